@@ -20,7 +20,7 @@ from .options import JSON
 from .output import print_json, print_lines, print_table
 
 COLUMNS = {"file": 20, "round": 5, "epoch": 5, "accuracy": 8, "bytes": 9, "tag": 4}
-"""Of the table, and their least widths."""
+"""Columns of the table, and their least widths."""
 
 
 @click.command()

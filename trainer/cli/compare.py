@@ -37,7 +37,7 @@ UNUSED = {
 }
 """Options and sections of them that have no effect on a comparison, and what there is instead."""
 TRAINED = {"policy.kind": "ppo", "policy.learn": True, "policy.greedy": False, "policy.temperature": 1.0}
-"""What trainings have, whatever a preset or a file says of the policy of a run."""
+"""Options of trainings, whatever a preset or a file says of the policy of a run."""
 
 
 @click.command()
@@ -141,7 +141,7 @@ def compare(
 def _load_configuration(
     preset: str | None, file: Path | None, sets: tuple[str, ...], episodes: int, *, has_tasks: bool
 ) -> settings.SourcedConfig:
-    """The configuration of a training of so many episodes, whose rounds follow from its envs.
+    """Load the configuration of a training of `episodes` episodes, whose rounds follow from its envs.
 
     Raises:
         ConfigError: a source is wrong, or `--set` gives one of `UNUSED`; those of a preset or a file, which

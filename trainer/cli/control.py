@@ -42,7 +42,7 @@ def _status_for_people(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _usage_of(command: dict[str, Any]) -> str:
-    """What a registered command takes and does: `tag=TEXT [every=10]: save the weights`."""
+    """Parameters and effect of a registered command: `tag=TEXT [every=10]: save the weights`."""
     words = []
     for key, of in command["parameters"].items():
         if "default" in of:

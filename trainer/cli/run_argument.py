@@ -116,7 +116,7 @@ def run_argument(command: _F, *, required: bool = False) -> _F:
 
 
 def required_run_argument(command: _F) -> _F:
-    """The same where RUN may not be left out; the command is a `CommandAfterRun`."""
+    """`run_argument` where RUN may not be left out; the command is a `CommandAfterRun`."""
     return run_argument(command, required=True)
 
 

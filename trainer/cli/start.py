@@ -134,7 +134,7 @@ def _policy_of_new_run(policy: str | None, resume: str | None, *, or_resume: boo
 
 
 def _policy_options(file: str | None, *, no_learn: bool, greedy: bool) -> dict[str, str | None]:
-    """What `--policy`, `--no-learn` and `--greedy` set."""
+    """Options that `--policy`, `--no-learn` and `--greedy` set."""
     if greedy and not no_learn:
         raise click.UsageError("--greedy goes with --no-learn")
     return {
@@ -217,7 +217,7 @@ def options(preset: str | None, file: Path | None, sets: tuple[str, ...], as_tom
 
 
 def _with_task_defaults(sourced: settings.SourcedConfig) -> settings.SourcedConfig:
-    """What the task brings, where the dataset is known without loading it and torch is installed."""
+    """Add the task's defaults, where the dataset is known without loading it and torch is installed."""
     try:
         from esper_overwatch.trainer.data.registry import kind_of
         from esper_overwatch.trainer.hosts.task_defaults import resolve_task_defaults
@@ -251,7 +251,7 @@ def presets_command(names: tuple[str, ...], as_difference: bool, as_json: bool) 
 
 
 def _print_differences(before: str | None, names: Sequence[str], as_json: bool) -> None:
-    """What each preset changes, compared with another or with the defaults."""
+    """Print each preset's changes, compared with another or with the defaults."""
     first = _with_task_defaults(settings.load_sourced(preset=before))
     rows = []
     for name in names:

@@ -42,7 +42,7 @@ class _Followed:
     is_local: bool
 
     def is_held(self) -> bool:
-        """Whether a process on this machine holds it."""
+        """True if a process on this machine holds it."""
         return self.is_local and find_run(self.address).is_live
 
 

@@ -86,7 +86,7 @@ class CellStore:
         write_atomically(self._path(cell, "bin"), content)
 
     def load_file(self, cell: Cell) -> bytes:
-        """What `save_file` kept.
+        """Load a file that `save_file` kept.
 
         Raises:
             FolderError: it is gone; the message says what to do.
@@ -101,7 +101,7 @@ class CellStore:
             ) from None
 
     def load_part(self, cell: Cell) -> bytes | None:
-        """What of a cell was done when it was interrupted."""
+        """Load the part of a cell that was done when it was interrupted."""
         try:
             return self._path(cell, "part").read_bytes()
         except OSError:

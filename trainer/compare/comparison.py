@@ -32,7 +32,7 @@ WAIT_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class ComparisonRequest:
-    """What is compared.
+    """The comparison asked for.
 
     Attributes:
         words: the policies.

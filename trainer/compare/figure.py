@@ -51,7 +51,7 @@ def pareto_svg(summary: dict[str, Any]) -> str:
 
 
 def pareto_front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of (cost, gain), those that no other is at least as good in both as, by rising cost."""
+    """Points (cost, gain) that no other is at least as good as in both, by rising cost."""
     front: list[tuple[float, float]] = []
     for cost, gain in sorted(points, key=lambda point: (point[0], -point[1])):
         if not front or gain > front[-1][1]:

@@ -28,7 +28,7 @@ class TrainingHosts(HeldOutHosts):
         return replace(cfg, seed=self.seed, envs=replace(cfg.envs, count=count or self.count))
 
     def load(self, task: TaskConfig, device: torch.device) -> Task:
-        """What they learn: the instances that training draws from.
+        """Load their data: the instances that training draws from.
 
         Raises:
             DataError: as `registry.load_task`.

@@ -2,8 +2,8 @@
 
 The results of a policy are a matrix: a row for each training seed, a column for each held-out host; one row
 where nothing was trained. Two policies met the same hosts, so their difference is taken host by host. Its
-interval is the percentile bootstrap, with seeds and hosts drawn anew each by themselves, and the hosts of
-each task among themselves (Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 1, 2007).
+interval is the percentile bootstrap, with seeds and hosts resampled independently, and the hosts of each task
+among themselves (Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 1, 2007).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ METHOD = f"percentile bootstrap, {NUM_RESAMPLES} resamples of seeds and of hosts
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and the limits of its interval; the limits are NaN where there is nothing to draw anew."""
+    """A mean and the limits of its interval; the limits are NaN where there is nothing to resample."""
 
     mean: float
     low: float

@@ -1,7 +1,7 @@
-"""What the controls of a comparison change of what a policy sees.
+"""Changes of a policy's observations by the controls of a comparison.
 
 `ShuffledMeasurements` gives each env what another one measured: a policy that decides by what its host shows
-loses by it, a constant does not. `RevealedTasks` tells each env's task, to see what not knowing it costs.
+loses by it, a constant does not. `RevealedTasks` shows each env's task, to see what not knowing it costs.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Word:
 
     @property
     def path(self) -> Path | None:
-        """Of the policy's file; None where it is not one."""
+        """Path of the policy's file; None where the word names none."""
         return None if self.base in ABOUT else Path(self.base)
 
 

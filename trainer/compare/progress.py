@@ -29,18 +29,18 @@ class Progress:
         self._begun = self._said = clock()
 
     def begin(self, episodes: int, cells: int, known: int) -> None:
-        """So many episodes are to do, in cells of which some are known already."""
+        """Begin `episodes` episodes, in cells of which `known` are done already."""
         self._total, self._begun = episodes, self._clock()
         self._say(f"{cells} cells, {known} of them known; {episodes:,} episodes to go")
 
     def begin_step(self, name: str, episodes: int, done: int = 0) -> None:
-        """A cell of so many episodes, of which some were done in an earlier process."""
+        """Begin a cell of `episodes` episodes, of which `done` were played by an earlier process."""
         self._step, self._step_episodes, self._now = name, episodes, done
         self._resumed += done
         self._say(f"{name}: {episodes:,} episodes" + (f", {done:,} done before" if done else ""))
 
     def advance(self, done: int) -> None:
-        """So many episodes of the cell are done."""
+        """Record that `done` episodes of the cell are finished."""
         self._now = done
         if self._clock() - self._said >= self._every:
             self._said = self._clock()
@@ -52,7 +52,7 @@ class Progress:
         self._now = 0
 
     def leave_out(self, episodes: int) -> None:
-        """Another process has done so many."""
+        """Leave out episodes that another process has played."""
         self._total -= episodes
 
     def wait_for(self, names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a comparison found: means by policy and by task, and paired differences with their intervals."""
+"""Findings of a comparison: means by policy and by task, and paired differences with their intervals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = {
     "added": "added_parameters",
     "fossilized": "fossilized",
 }
-"""Figures that are told of each policy, and the columns of an episode table that they are means of."""
+"""Figures of each policy, and the columns of an episode table that they are means of."""
 DIFFERENCES = ("return", "test_accuracy", "added")
 
 
@@ -46,12 +46,12 @@ class PolicyResult:
 
     @property
     def is_learned(self) -> bool:
-        """Whether its lead is asked for: it was trained here, or loaded from a file."""
+        """True if its lead is wanted: it was trained here, or loaded from a file."""
         return self.word.base not in RIVALS
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Of the hosts."""
+        """Tasks of the hosts."""
         return self.tables[0].task
 
     def matrix(self, figure: str) -> Matrix:
@@ -59,7 +59,7 @@ class PolicyResult:
         return np.array([getattr(table, COLUMNS[figure]) for table in self.tables], np.float64)
 
     def of_tasks(self, tasks: Sequence[str]) -> PolicyResult:
-        """The same on the hosts of these tasks."""
+        """Restrict to the hosts of these tasks."""
         tables = [table.of_tasks(tasks) for table in self.tables]
         return PolicyResult(self.word, tables, self.note, self.training)
 
@@ -68,8 +68,8 @@ def summarise(results: Sequence[PolicyResult], unseen: Sequence[str] = ()) -> di
     """All figures, as JSON has them.
 
     Args:
-        unseen: tasks that no policy was trained on; what is told of all hosts leaves them out, where there
-            are others.
+        unseen: tasks that no policy was trained on; figures over all hosts leave them out, where there are
+            others.
     """
     tasks = list(dict.fromkeys(results[0].tasks))
     known = [task for task in tasks if task not in unseen]
@@ -107,7 +107,8 @@ def _figures(result: PolicyResult, known: Sequence[str]) -> dict[str, Any]:
 
 
 def _differences(results: Sequence[PolicyResult]) -> list[dict[str, Any]]:
-    """Of each learned policy and the others, of each control and its policy; the ways to the oracle."""
+    """Differences of each learned policy and the others, of each control and its policy; the ways to the
+    oracle."""
     found = [
         _difference(first, second)
         for first in results
@@ -146,7 +147,7 @@ def _way_to_oracle(result: PolicyResult, constant: PolicyResult, oracle: PolicyR
 
 
 def _is_told(first: PolicyResult, second: PolicyResult) -> bool:
-    """Whether their difference is told: of a learned policy and another, of a control and its policy."""
+    """True for pairs that are reported: a learned policy and another, a control and its policy."""
     if first.word.control:
         return second.word == Word(first.word.base)
     return first.is_learned and not (second.word.control and second.word.base == first.word.base)

@@ -27,7 +27,7 @@ from .training import train_policy
 from .workbench import SEARCH_SEED, Workbench, pack_weights, task_numbers, unpack_weights
 
 FORMAT = 1
-"""Of the cells; those of another one are computed anew."""
+"""Version of the cells; those of another one are computed again."""
 OF_HOSTS = ("task", "host", "amp", "seeds", "gates", "governor", "validation", "reward")
 OF_TRAINING = (*OF_HOSTS, "policy", "teacher", "ppo")
 """Sections of the configuration that results depend on; the others say how to compute and what to tell."""
@@ -148,7 +148,7 @@ class Steps:
         return Step(cell, held_out.count, compute, needs)
 
     def result(self, step: Step) -> dict[str, Any]:
-        """Of a step that is done."""
+        """Result of a step that is done."""
         result = self._store.load(step.cell)
         assert result is not None, f"{step.cell.file} is computed before it is needed"
         return result
@@ -162,7 +162,7 @@ class Steps:
         return Cell(name, key | {"gamma": cfg.ppo.gamma, "of": also})  # it discounts what shapes a return
 
     def _policy(self, word: Word, needs: Sequence[Step]) -> tuple[FrozenPolicy, str]:
-        """What plays, and in words what of it was chosen or loaded."""
+        """The policy to play, and in words what of it was chosen or loaded."""
         bench, results = self._bench, [self.result(need) for need in needs]
         if word.base in RULES:
             return FrozenPolicy(word.base), ""
@@ -188,7 +188,7 @@ class Steps:
 
 
 def _digest(path: Path) -> str:
-    """Of a policy's file: what a result depends on is what it holds."""
+    """Digest of a policy's file, since a result depends on its content."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

@@ -25,7 +25,7 @@ from esper_overwatch.trainer.telemetry.transfer import HostFrame
 from .observations import RevealedTasks
 
 SAVE_SECONDS = 60.0
-"""What is done is kept at the first round's end after so long."""
+"""Interval after which work is saved, at the next end of a round."""
 
 Row = dict[str, float | None]
 """Figures of a round by name."""
@@ -112,7 +112,7 @@ def train_policy(
 
     Args:
         cfg: of the run; its seed and rounds are replaced.
-        revealed: the task's number of each dataset of a mixture, where the policy is to be told its task.
+        revealed: the task's number of each dataset of a mixture, where the policy is to see its task.
         part: what an interrupted call saved.
         begin: called with the episodes that it had done.
         save: called with all that another call needs to go on.

@@ -1,4 +1,4 @@
-"""What the cells of a comparison share: the task, the hosts, the networks; made when first needed."""
+"""Shared resources of a comparison's cells: the task, the hosts, the networks; made when first needed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
 from .hosts import SearchEpisodes, TrainingHosts
 
 SEARCH_SEED = 1
-"""Of the hosts that schedules are searched on."""
+"""Seed of the hosts that schedules are searched on."""
 
 
 class Workbench:
@@ -43,16 +43,16 @@ class Workbench:
 
     @property
     def trained_tasks(self) -> tuple[str, ...]:
-        """What policies are trained on."""
+        """Tasks that policies are trained on."""
         return self.cfg.task.mixture or (self.cfg.task.label,)
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """What they are played on."""
+        """Tasks that they are played on."""
         return self.held_out.tasks or self.trained_tasks
 
     def task_of_host(self, host: int) -> str:
-        """What a held-out host learns."""
+        """Task of a held-out host."""
         return self.tasks[host % len(self.tasks)]
 
     @cached_property
@@ -67,7 +67,7 @@ class Workbench:
 
     @cached_property
     def host_parameters(self) -> int:
-        """Of a host without seeds."""
+        """Parameters of a host without seeds."""
         model, _ = build_model(self.cfg, self.held_out_data)
         return sum(spec.count for spec in model.specs().values())
 

@@ -1,4 +1,4 @@
-"""What commands do to a running run, at the end of an epoch.
+"""Effects of commands on a live run, at the end of an epoch.
 
 Imports `loop` and its `hooks`, `checkpoint`, `compute`, `telemetry` and `config`; `ranks` and
 `daemon` import it.

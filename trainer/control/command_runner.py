@@ -1,4 +1,4 @@
-"""What each command does. The hooks call in at the safe points: between two epochs or two rounds."""
+"""Execution of commands. The hooks call it at the safe points: between two epochs or two rounds."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class CommandRunner:
 
     @property
     def is_idle(self) -> bool:
-        """Whether `at_epoch_end` would do nothing now, and no epoch is being profiled."""
+        """True if `at_epoch_end` would do nothing now, and no epoch is being profiled."""
         waiting = (self._for_next_epoch, self._escalations, self._stopping, self._server.mailbox)
         asked = self._stop is not None or self._paused or self._escalation_asked or self.profiler.active
         return not asked and not any(len(commands) for commands in waiting)
@@ -175,7 +175,7 @@ class CommandRunner:
         self._stopping, self._stop_after_round = [], None
 
     def goes_on_after_round(self) -> bool:
-        """Whether another round may begin; a stop behind this one fails where the round was not saved."""
+        """True if another round may begin; a stop behind this one fails where the round was not saved."""
         command = self._stop_after_round
         if command is None:
             return True

@@ -1,4 +1,4 @@
-"""What commands may read and change of a run, on all its ranks; also what a checkpoint is made of."""
+"""State of a run that commands read and change, on all its ranks; also the content of a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from .seed_control import SeedAction, SeedControl
 
 
 class OtherRanks(Protocol):
-    """What makes the other ranks follow: `ranks.RankZero`, which stands a floor above."""
+    """Makes the other ranks follow; implemented by `ranks.RankZero`, which commands may not import."""
 
     def merge_frames(self, frame: HostFrame) -> tuple[HostFrame, Sequence[str]]:
         """The columns of all envs from those of this rank."""
         ...
 
     def gather_states(self) -> list[bytes]:
-        """What a checkpoint has to hold of the other ranks."""
+        """Gather the other ranks' part of a checkpoint."""
         ...
 
     def broadcast_parameter(self, key: str, value: float) -> None:
@@ -52,7 +52,7 @@ class OtherRanks(Protocol):
 
 
 def needs_epochs(params: Params) -> bool:
-    """Whether a command takes effect only after more epochs, which a paused run does not train."""
+    """True if a command takes effect only after more epochs, which a paused run does not train."""
     if isinstance(params, ParamSetParams):
         return PARAMETERS[params.key] == "round"
     return isinstance(params, EscalateParams | ProfilerStartParams)
@@ -105,7 +105,7 @@ class RunControl:
 
     @property
     def accuracy_mean(self) -> float | None:
-        """Of the hosts after the newest epoch; None before the first."""
+        """Mean accuracy of the hosts after the newest epoch; None before the first."""
         return self._recorder.accuracy_mean
 
     @property
@@ -160,7 +160,7 @@ class RunControl:
         self._other_ranks.keep_waiting()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds, of all ranks."""
+        """Content of a checkpoint, of all ranks."""
         others = self._other_ranks.gather_states()
         collection = self._plan.state_dict()
         escalations = collection.pop("escalations")

@@ -75,7 +75,7 @@ class SeedControl:
 
     @property
     def is_possible(self) -> bool:
-        """Whether an epoch of this episode is still to come."""
+        """True if an epoch of this episode is still to come."""
         return 0 < self._trainer.epoch < self._trainer.cfg.episode_epochs
 
     def action_of(self, params: SeedGerminateParams | SeedPruneParams) -> SeedAction:

@@ -95,7 +95,7 @@ class _End:
     exit_code: int = 0
     error: str | None = None
     cause: BaseException | None = None
-    """What ended it abnormally."""
+    """Exception that ended it abnormally."""
 
 
 def run_daemon(
@@ -339,7 +339,7 @@ class Daemon:
             self.server.emitter.emit(PostmortemWritten(path=str(path), reason=end.reason))
 
     def _train(self) -> _End:
-        """Train, and end the ranks; whichever of their orders one is found lost at, that is told."""
+        """Train, and end the ranks; reports a lost rank whichever order found it."""
         try:
             self.rank_zero.start_epoch(self.plan.layer_envs)
             return self._train_to_end()

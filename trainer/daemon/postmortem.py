@@ -55,7 +55,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, kw_only=True)
 class PostmortemSubject:
-    """What a bundle is gathered from."""
+    """Sources of a bundle."""
 
     folder: Path
     """`postmortem` in the run's folder."""
@@ -148,7 +148,7 @@ def _environment(path: Path, subject: PostmortemSubject) -> None:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """What the run found around it: versions, device, cores, memory in bytes, variables."""
+    """Environment of the run: versions, device, cores, memory in bytes, variables."""
     total, used = memory()
     known = (*sorted(settings.variables()), *THREAD_VARIABLES)
     return {

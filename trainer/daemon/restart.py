@@ -1,4 +1,4 @@
-"""What torchrun's restarts of a run on several ranks go on from, and on which machine."""
+"""Restarts by torchrun of a run on several ranks: what they continue from, and on which machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a resumed run goes on from: its configuration, and the newest checkpoint."""
+"""Start of a resumed run: its configuration, and the newest checkpoint."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def replaced_configuration(folder: Path, sourced: settings.SourcedConfig) -> Ite
 
 
 def _saved_configuration(name: str) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """What a run was last started with, and by key where it came from; empty where that is not recorded."""
+    """Read the options a run was last started with, and the source of each; empty where not recorded."""
     run = find_run(name)
     if run.kind == "published":
         raise RunNotFound(f"run {run.name} is published by a loop of its own, which alone can resume it")
@@ -108,7 +108,7 @@ def _saved_configuration(name: str) -> tuple[Mapping[str, Any], Mapping[str, str
 
 @dataclass(frozen=True)
 class ResumeRequest:
-    """What a run is asked to go on from."""
+    """Request to resume a run."""
 
     chosen: str | None = None
     """`best`, a tag or a file; None = the newest checkpoint."""
@@ -123,7 +123,7 @@ class ResumePoint:
     path: Path
     state: dict[str, Any]
     damaged: Sequence[str] = ()
-    """What is wrong with newer ones."""
+    """Damage of newer ones."""
 
     @classmethod
     def find(

@@ -1,4 +1,4 @@
-"""What a start that takes long is doing: a line now and then, until the run is ready."""
+"""Progress of a start that takes long: a line now and then, until the run is ready."""
 
 from __future__ import annotations
 

@@ -12,13 +12,13 @@ from .task import Examples
 MAX_PREPARED_NUMBERS = 2**18
 """Numbers of the inputs that are made together, where several steps have fewer: of digits for 4 envs, 16."""
 MAX_PREPARED_NUMBERS_GPU = 2**23
-"""The same on a GPU, where each operation costs its host some microseconds: of digits for 64 envs, 32."""
+"""Likewise on a GPU, where each operation costs its host some microseconds: of digits for 64 envs, 32."""
 ALL_ENVS = -1
 """In the place of an env's index: the walk that all envs share."""
 
 
 class Batches:
-    """Where each env is in its walk: without replacement, reshuffled at every pass, stateless.
+    """Position of each env in its walk: without replacement, reshuffled at every pass, stateless.
 
     The walk of an env in a round is the endless row of its passes; step t of the round takes
     examples t*B .. t*B+B-1 of it, so a batch may end one pass and begin the next.
@@ -80,7 +80,7 @@ class Batches:
         return found
 
     def _walk(self, total: int, round_: int, step: int, steps: int) -> Tensor:
-        """`indices` for envs that have so many examples."""
+        """`indices` for envs that have `total` examples."""
         begin, size = step * self._size, steps * self._size
         parts, taken = [], 0
         while taken < size:

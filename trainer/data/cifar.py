@@ -33,7 +33,7 @@ class Layout:
     label_bytes: int
     """Before the pixels of a binary record; the last is the class."""
     key: bytes
-    """Of the classes in a Python batch."""
+    """Key of the classes in a Python batch."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ class Split:
         return self.labels.shape[0]
 
     def to(self, device: torch.device | str) -> Split:
-        """The same on `device`; images of several channels in the memory order they are gathered in."""
+        """Move to a device; images of several channels in the memory order they are gathered in."""
         images = self.images.to(device)
         if images.shape[1] > 1:
             images = images.contiguous(memory_format=torch.channels_last)
@@ -85,7 +85,7 @@ class Dataset:
         return cls(name, classes, (channels, height, width), train, val, test, *_mean_and_std(train.images))
 
     def to(self, device: torch.device | str) -> Dataset:
-        """The same dataset with its tensors on `device`."""
+        """Move its tensors to a device."""
         return replace(
             self,
             train=self.train.to(device),
@@ -113,7 +113,8 @@ class Dataset:
 
 
 def _mean_and_std(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each channel, float64 [C]; from counts of the 256 levels, which need no copy of the images."""
+    """Mean and deviation of each channel, float64 [C]; from counts of the 256 levels, without a copy of the
+    images."""
     levels = torch.arange(256, dtype=torch.float64)
     channels = range(images.shape[1])
     counts = torch.stack([torch.bincount(images[:, c].flatten(), minlength=256) for c in channels]).double()

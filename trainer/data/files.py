@@ -24,7 +24,7 @@ _BLOCK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True)
 class DatasetFiles:
-    """What the files of a folder hold."""
+    """Content of a folder's files."""
 
     classes: int
     train: Split

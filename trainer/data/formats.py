@@ -20,7 +20,7 @@ class Format:
     names: tuple[str, ...]
     """Files that identify it."""
     read: Callable[[Path, int | None], DatasetFiles]
-    """From a folder, with so many classes (None = as many as the labels name)."""
+    """Reads a folder with a number of classes (None = as many as the labels name)."""
     published: Callable[[Path], dict[str, Path]]
     """Those files of a folder whose checksums may be known, by the names they were published under."""
 

@@ -20,7 +20,7 @@ from .dataset import Dataset, Split, split_stratified
 
 CLASSES, SIDE, NUM_IMAGES = 10, 8, 2000
 SHARES = (0.6, 0.2, 0.2)
-"""Of the images, to train, to validate and to test on."""
+"""Shares of the images to train, to validate and to test on."""
 _LABELS = torch.arange(NUM_IMAGES) % CLASSES
 
 

@@ -34,7 +34,7 @@ NAMES = tuple(
 
 
 def read_idx(path: Path, dimensions: int) -> Tensor:
-    """uint8 with so many dimensions.
+    """Read a uint8 tensor of `dimensions` dimensions.
 
     Raises:
         DataError: the header is not that of such a file, or the size is not what it says.

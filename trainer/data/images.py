@@ -57,7 +57,7 @@ class Images:
 
     @property
     def varies(self) -> bool:
-        """Whether a batch depends on keys."""
+        """True if a batch depends on keys."""
         return self._augment is not None
 
     def batch(self, index_nB: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:

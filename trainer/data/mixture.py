@@ -22,7 +22,7 @@ from .dataset import DataError, Dataset, Split
 from .task import NO_LABEL, Kind, Part
 
 MIXTURE = "mixture"
-"""What such a task is called as a whole."""
+"""Name of such a task as a whole."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Mixture:
 
     @property
     def datasets(self) -> list[Dataset]:
-        """Of all tasks, all instances in order; `draw` gives places in it."""
+        """Datasets of all tasks, all instances in order; `draw` gives places in it."""
         return [data for task in self.tasks for data in task.datasets]
 
     @property
@@ -79,12 +79,12 @@ class Mixture:
 
     @property
     def classes(self) -> int:
-        """Of the task that has the most."""
+        """Classes of the task that has the most."""
         return max(data.classes for data in self.datasets)
 
     @property
     def train(self) -> Split:
-        """Of the instance that has the fewest to train on; `val` and `test` likewise."""
+        """Training split of the instance that has the fewest examples; `val` and `test` likewise."""
         return min((data.train for data in self.datasets), key=len)
 
     @property
@@ -97,16 +97,16 @@ class Mixture:
 
     @property
     def chance(self) -> float:
-        """Of the task whose guess is best; each env has its own."""
+        """Chance accuracy of the task whose guess is best; each env has its own."""
         return max(data.chance for data in self.datasets)
 
     @property
     def perplexity(self) -> float:
-        """Of the task whose guess is worst; each env has its own."""
+        """Perplexity of the task whose guess is worst; each env has its own."""
         return max(data.perplexity for data in self.datasets)
 
     def to(self, device: torch.device | str) -> Mixture:
-        """The same with its tensors on `device`."""
+        """Move its tensors to a device."""
         moved = (
             Instances(task.name, tuple(data.to(device) for data in task.datasets)) for task in self.tasks
         )
@@ -198,7 +198,7 @@ class EnvImages:
             self.absent = (torch.arange(source.classes) >= counts[places].unsqueeze(1)).to(device)
 
     def of_envs(self, places: Tensor) -> EnvImages:
-        """The same split for other envs; nothing is copied."""
+        """This split for other envs; nothing is copied."""
         return EnvImages(self._source, places)
 
     def __len__(self) -> int:
@@ -211,7 +211,7 @@ class EnvImages:
 
     @property
     def varies(self) -> bool:
-        """Whether a batch depends on keys."""
+        """True if a batch depends on keys."""
         return self._source.augment is not None
 
     def batch(self, index_nB: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ from .files import MAX_BYTES, DatasetFiles, checked_labels, damaged
 
 SUFFIX = ".npz"
 TEST_SHARE = 0.2
-"""Of the images of a file without a test part."""
+"""Share of the images of a file without a test part."""
 MAX_CHANNELS = 4
 _NAMES = ("x_train", "y_train", "x_test", "y_test")
 _SHAPES = "[N, H, W], [N, H, W, C] or [N, C, H, W]"

@@ -18,7 +18,7 @@ _ADVICE = "set ESPER_HOME to a folder of yours"
 
 
 class DatasetContents(msgspec.Struct, frozen=True):
-    """What a dataset is made of."""
+    """Content of a dataset."""
 
     classes: int
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class DatasetContents(msgspec.Struct, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """Where a dataset is, and what it held when it was checked."""
+    """Location of a dataset, and its content when it was checked."""
 
     format: str
     folder: str

@@ -39,10 +39,10 @@ class KnownDataset:
     test: int
     """Images in the test files."""
     folder: Path | None = None
-    """Where a package of the system puts it."""
+    """Folder in which a package of the system puts it."""
     package: str = ""
     md5: Mapping[str, str] = field(default_factory=dict)
-    """Of the content of its files, by their names."""
+    """MD5 sums of its files' content, by their names."""
 
 
 BUILT_IN_DATASETS: dict[str, Callable[[], Dataset]] = {
@@ -91,7 +91,7 @@ def load(
 
 
 def kind_of(name: str) -> Kind | None:
-    """What the examples of a dataset are, without reading it; None where only a package knows.
+    """Kind of a dataset's examples, without reading it; None where only a package knows.
 
     Raises:
         DataError: a registration cannot be read.
@@ -155,7 +155,7 @@ def _source_of(name: str) -> Dataset:
 
 
 def _takes_seed(make: Callable[..., object]) -> bool:
-    """Whether a package's task is made from a seed, given by keyword."""
+    """True if a package's task is made from a seed, given by keyword."""
     try:
         found = inspect.signature(make).parameters.get("seed")
     except (TypeError, ValueError):  # some callables in C do not tell
@@ -258,7 +258,7 @@ class DatasetListing:
     folder: str | None
     """None where there is none, or it is not known."""
     ready: bool
-    """Whether its folder is there, or it needs none."""
+    """Its folder is there, or it needs none."""
     holds: DatasetContents | None
     """None where it has not been read yet."""
 
@@ -292,7 +292,7 @@ def _absolute_path(folder: str) -> Path:
 
 
 def _default_folder(name: str) -> Path:
-    """Where a package of the system has put a published dataset."""
+    """Folder in which a package of the system has put a published dataset."""
     published = KNOWN_DATASETS[name]
     if published.folder is not None and published.folder.is_dir():
         return published.folder

@@ -11,7 +11,7 @@ from torch import Tensor
 Part = Literal["train", "val", "test"]
 Kind = Literal["images", "text"]
 NO_LABEL = -1
-"""Of an answer that does not count."""
+"""Label of an answer that does not count."""
 
 
 class Examples(Protocol):
@@ -41,7 +41,7 @@ class Examples(Protocol):
 
     @property
     def varies(self) -> bool:
-        """Whether a batch depends on keys, and not on the index alone."""
+        """True if a batch depends on keys, and not on the index alone."""
         ...
 
     def batch(self, index_nB: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -72,7 +72,7 @@ class Task(Protocol):
 
     @property
     def kind(self) -> Kind:
-        """What the examples are; it decides which family of hosts can learn them."""
+        """Kind of the examples; it decides which family of hosts can learn them."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class Task(Protocol):
         ...
 
     def to(self, device: torch.device | str) -> Self:
-        """The same with its tensors on `device`."""
+        """Move its tensors to a device."""
         ...
 
     def examples(self, part: Part, dtype: torch.dtype, augment: Sequence[str] = ()) -> Examples:

@@ -27,12 +27,12 @@ MAX_VALIDATION, MAX_TEST = 8192, 65_536
 """Characters at most; validation ones are evaluated in every epoch."""
 DEFAULT_VOCABULARY = 8192
 MAX_IN_MEMORY = 8_000_000
-"""Characters of a text that is encoded anew at every start, where characters are its tokens."""
+"""Characters of a text that is encoded at every start, where characters are its tokens."""
 Tokens = Literal["characters", "bpe"]
 
 
 class TextOptions(NamedTuple):
-    """What the tokens of a text are."""
+    """Options of a text's tokens."""
 
     tokens: Tokens = "characters"
     vocabulary: int = DEFAULT_VOCABULARY
@@ -105,7 +105,7 @@ class Text:
     counts: Tensor
     """int64 [V], how often each token is in the training part."""
     characters: tuple[int, int, int]
-    """Of the parts."""
+    """Characters of the parts."""
     tokens: Tokens = "characters"
     kind: Literal["text"] = "text"
 
@@ -149,7 +149,7 @@ class Text:
         return cls(name, encoded.alphabet, context, *encoded.parts, encoded.counts, sizes, tokens)
 
     def with_context(self, context: int) -> Text:
-        """The same text, seen through windows of another width.
+        """View the text through windows of another width.
 
         Raises:
             DataError: it is too short for them.
@@ -164,7 +164,7 @@ class Text:
         return replace(self, context=context)
 
     def to(self, device: torch.device | str) -> Text:
-        """The same text with its tokens on `device`."""
+        """Move its tokens to a device."""
         return replace(self, train=self.train.to(device), val=self.val.to(device), test=self.test.to(device))
 
     @property
@@ -190,7 +190,8 @@ class Text:
 
     @property
     def tokens_per_character(self) -> float:
-        """Of the validation part. A loss times this is the loss per character, whatever the tokens."""
+        """Tokens per character of the validation part. A loss times this is the loss per character, whatever
+        the tokens."""
         return len(self.val) / self.characters[1]
 
     def _frequencies(self) -> Tensor:

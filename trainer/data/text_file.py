@@ -18,11 +18,11 @@ _BOM = codecs.BOM_UTF8
 
 @dataclass(frozen=True)
 class TextSize:
-    """What has to be known of a text before it is divided."""
+    """Sizes of a text that are needed before it is divided."""
 
     characters: int
     sha256: str
-    """Of the unpacked bytes."""
+    """SHA-256 of the unpacked bytes."""
 
 
 class TextFile:

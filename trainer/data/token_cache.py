@@ -48,7 +48,7 @@ class _Contents(msgspec.Struct, frozen=True):
 
     version: int
     tokens: tuple[int, int, int]
-    """Of each part."""
+    """Tokens of each part."""
     alphabet: str
     """Characters of the training part."""
 
@@ -170,7 +170,7 @@ def _write(folder: Path, file: TextFile, sizes: tuple[int, int, int], vocabulary
 
 
 def _read(folder: Path) -> EncodedText | None:
-    """What a folder has; None where it has nothing or not all of it."""
+    """Read a folder; None where it has nothing or not all of it."""
     try:
         contents = msgspec.json.decode((folder / "contents.json").read_bytes(), type=_Contents)
         counts = torch.from_numpy(np.fromfile(folder / "counts", dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Whether this machine can carry a run: folders, sockets, clock, processor, torch, extras.
+"""Checks that this machine can carry a run: folders, sockets, clock, processor, torch, extras.
 
 Each check looks at the real thing: it makes a file, binds a socket, multiplies on each device.
 """
@@ -217,7 +217,7 @@ def _zeromq() -> Iterator[MachineCheck]:
 
 
 def _remote() -> Iterator[MachineCheck]:
-    """What reaching other machines, and being reached, would need; most runs need neither."""
+    """Check what is needed to reach other machines, and to be reached; most runs need neither."""
     if shutil.which("ssh") is None:
         yield MachineCheck(
             "warn", "ssh", "ssh is not installed, so --ssh cannot be used", "install OpenSSH's client"

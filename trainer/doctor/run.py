@@ -1,4 +1,4 @@
-"""What became of a run, from its journal, its lock, its checkpoints and its post-mortem bundle."""
+"""Diagnosis of a run, from its journal, its lock, its checkpoints and its post-mortem bundle."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RollbackRecord(Struct, kw_only=True, frozen=True):
 
 
 class Diagnosis(Struct, kw_only=True):
-    """What is known of a run without asking its daemon."""
+    """State of a run, found without asking its daemon."""
 
     run: str
     id: str
@@ -187,7 +187,7 @@ def _judge(run: RunInfo, found: Diagnosis, stopped: RunStopped | None) -> None:
 
 
 def _advice(run: RunInfo, found: Diagnosis) -> list[str]:
-    """What to do next, in order."""
+    """Next steps, in order."""
     if found.kind == "published":
         return [_advice_for_loop(found)]
     if found.ending == "alive":
@@ -215,7 +215,7 @@ def _advice(run: RunInfo, found: Diagnosis) -> list[str]:
 
 
 def _advice_for_loop(found: Diagnosis) -> str:
-    """What to do next with a published run."""
+    """Next step with a published run."""
     if found.ending == "alive":
         return f"watch it: esper-tui {found.run}"
     if found.ending == "failed":

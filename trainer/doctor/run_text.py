@@ -42,7 +42,7 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
 
 
 def _advice(kind: str) -> list[str]:
-    """What an anomaly of this kind means, what usually causes it and what to try."""
+    """Meaning of an anomaly of this kind, its usual causes and what to try."""
     guide = ANOMALY_GUIDES.get(kind)
     if guide is None:
         return []

@@ -52,13 +52,13 @@ class LiveExport:
         self, open_log: Callable[[], EventLog], folder: Path, *, run_id: str, episode_epochs: int
     ) -> None:
         self.damage = DamageReport()
-        """What of the journal could not be read at the newest catching up."""
+        """Damage found in the journal at the newest catching up."""
         self.count = 0
         """Scalars in the file."""
         self.missing: list[str] = []
         """Events that came between others and could not be read afterwards; in words."""
         self.has_ended = False
-        """Whether the newest event of the run's life is its end."""
+        """The newest event of the run's life is its end."""
         self._open_log = open_log
         self._folder = folder
         self._suffix = f".esper-{run_id}"
@@ -135,9 +135,9 @@ class LiveExport:
         self._held = None
 
     def _is_removed(self) -> bool:
-        """Whether the file is another than the one that was begun, or none.
+        """True if the file is another than the one that was begun, or gone.
 
-        The writer opens it by name for each flush, from a thread of its own: after a removal it makes a new
+        The writer opens it by name for each flush, from a thread of its own: after a removal it creates a new
         one, without the beginning. The file that is held open keeps its identity from being given again.
         """
         assert self._held is not None
@@ -202,7 +202,7 @@ class LiveExport:
                 self._add(noted)
 
     def _note(self, events: Iterator[Event] | list[Event]) -> Iterator[Event]:
-        """The same events; keeps their numbers, and whether a boot began or ended."""
+        """Pass events through; keeps their numbers, and whether a boot began or ended."""
         for event in events:
             self._seen[event.stream] = max(event.seq, self._seen.get(event.stream, 0))
             if isinstance(event.data, RunStarted):
@@ -213,7 +213,7 @@ class LiveExport:
             yield event
 
     def _is_repeated(self, event: Event) -> bool:
-        """Whether a boot plays again what is written; once per boot for types that may go back in one."""
+        """True if a boot repeats what is written; once per boot for types that may go back in one."""
         steps = [
             (step, self._newest_step[tag])
             for tag, _, step in scalars(event, self._episode_epochs)

@@ -7,9 +7,9 @@ import bisect
 import pyarrow as pa
 
 MAX_VALUES = 100_000
-"""Of an answer, those in lists and structs counted; as JSON they would be more than an answer may have."""
+"""Values of an answer, those in lists and structs counted; more would exceed an answer's size as JSON."""
 MAX_BYTES = 16 << 20
-"""Of an answer's columns."""
+"""Bytes of an answer's columns."""
 
 
 def count_that_fit(rows: pa.Table) -> int:

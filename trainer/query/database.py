@@ -62,17 +62,17 @@ class Result:
     """No name twice."""
     rows: list[tuple[Any, ...]]
     has_more: bool = False
-    """Whether rows were left out."""
+    """Rows were left out."""
 
 
 @dataclass(frozen=True)
 class QueryLimits:
-    """What reading the journal and one query may cost; answers are bounded as in `answer_size`."""
+    """Limits of reading the journal and of one query; answers are bounded as in `answer_size`."""
 
     seconds: float
     """For both together."""
     memory_bytes: int
-    """Of DuckDB's tables and operators, without what its functions make of nothing (`range`, `repeat`); it
+    """Memory of DuckDB's tables and operators, without what its functions generate (`range`, `repeat`); it
     then writes no temporary files either."""
 
 
@@ -93,7 +93,7 @@ class Database:
         if _missing is not None:
             raise missing_extra(_missing) or _missing
         self.damage = DamageReport()
-        """What could not be read."""
+        """Parts that could not be read."""
         self._limits = limits
         self._end = None if limits is None else time.monotonic() + limits.seconds
         tables = read_tables(journal, self._in_time)
@@ -207,7 +207,7 @@ class Database:
         self._connection.close()
 
     def _in_time(self, events: Iterator[Event]) -> Iterator[Event]:
-        """The same events; an error once the limits' time has passed."""
+        """Pass events through; raises an error once the limits' time has passed."""
         for event in events:
             if self._end is not None and time.monotonic() > self._end:
                 raise self._too_slow("reading the journal")

@@ -53,12 +53,12 @@ SCHEMAS: dict[str, pa.Schema] = {
     RAW: pa.schema([*_ENVELOPE, *(pa.field(name, pa.string()) for name in ("stream", "type", "line"))]),
     **{type_: pa.schema([*_ENVELOPE, *_fields(spec.cls)]) for type_, spec in EVENTS.items()},
 }
-"""Of the table of each event type; what has no fixed shape is JSON text."""
+"""Columns of the table of each event type; a field without a fixed shape is JSON text."""
 _JSON = {type_: {one.name for one in schema if one.metadata} for type_, schema in SCHEMAS.items()}
 
 
 class Boot(Struct, frozen=True):
-    """What a `run.started` says that later events are read with."""
+    """The fields of a `run.started` that later events are read with."""
 
     place: int
     boot: str
@@ -87,7 +87,7 @@ class FinishedRound(Struct, frozen=True):
 
 
 class PartSummary(Struct):
-    """What is known of a part of a journal without its tables."""
+    """Knowledge of a journal's part without its tables."""
 
     rows: dict[str, int] = field(default_factory=dict)
     """By table."""
@@ -99,11 +99,11 @@ class PartSummary(Struct):
     last_round: int = 0
     """The highest in any event."""
     components: list[str] = field(default_factory=list)
-    """Of rewards, in the order of their appearance."""
+    """Reward components, in the order of their appearance."""
     numbers: list[tuple[str, int, int]] = field(default_factory=list)
     """Stream, first and last of events that follow each other without a gap."""
     places: list[str] = field(default_factory=list)
-    """Where it is damaged, in words; the first of them."""
+    """First places of damage, in words."""
     num_places: int = 0
 
 

@@ -1,4 +1,4 @@
-"""SQL of the schema `events`: a table per event type, without what a resumed boot has played anew."""
+"""SQL of the schema `events`: a table per event type, without events that a resumed boot has repeated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LISTS = ("ops", "slots", "stages", "blueprints")
 NAMES = pa.schema(
     [("boot_number", pa.int32()), ("boot", pa.string()), *((name, pa.list_(pa.string())) for name in _LISTS)]
 )
-"""Of `boots_`: the names that events of a boot have codes of."""
+"""Columns of `boots_`: the names that events of a boot have codes of."""
 
 
 class Boots:
@@ -40,9 +40,9 @@ class Boots:
             else:
                 starts[number] = (first.round, first.epoch, order)
         self.starts = starts
-        """Where each began to play; None where it has not."""
+        """Position at which each boot began to train; None where it has not."""
         self._limits: list[Position | None] = []
-        """Of each boot, the first position that a later one has played anew."""
+        """The first position of each boot that a later one has repeated."""
         newest: Position | None = None
         for start in reversed(starts):
             self._limits.append(newest)

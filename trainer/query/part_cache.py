@@ -1,12 +1,12 @@
-"""The tables of a journal's parts: of compressed segments kept as Parquet files, of the others in memory.
+"""Tables of a journal's parts: those of compressed segments kept as Parquet files, the others in memory.
 
     cache/query-<schema>/000001-<fingerprint>/{raw,epoch,...}.parquet   the tables of a compressed segment
     cache/query-<schema>/000001-<fingerprint>/summary.json             the rest; the folder is renamed then
     cache/query-<schema>/seeds/                                        see `seed_cache`
 
-A compressed segment does not change, so that each is read once; what is asked later reads columns. The
-folder may be deleted at any time. Where it cannot be written, all tables are in memory. A folder of which a
-file is missing or has another size than when it was written is made anew.
+A compressed segment does not change, so that each is read once; later queries read columns. The folder may be
+deleted at any time. Where it cannot be written, all tables are in memory. A folder of which a file is missing
+or has changed its size is written again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CACHE_VERSION = 4
 _SUMMARY = "summary.json"
 SEEDS_FOLDER = "seeds"
 ABANDONED_SECONDS = 24 * 3600
-"""What is half made for so long is of a process that is gone."""
+"""Age from which an unfinished folder is taken for that of a process that is gone."""
 Watch = Callable[[Iterator[Event]], Iterator[Event]]
 
 
@@ -142,7 +142,7 @@ def _cache_of(journal: Path) -> Path:
 
 
 def _kept(folder: Path) -> PartSummary | None:
-    """Of a segment whose tables are there; None where they are not, or not whole."""
+    """Summary of a segment whose tables are all there, and whole; else None."""
     try:
         kept = msgspec.json.decode((folder / _SUMMARY).read_bytes(), type=_Kept)
         return kept.summary if _sizes(folder) == kept.sizes else None

@@ -62,7 +62,7 @@ def settled_rounds(numbers: Sequence[int], summaries: Sequence[PartSummary], boo
 
 
 class SeedCache:
-    """What is kept of a journal's seeds.
+    """Cached tables of a journal's seeds.
 
     Attributes:
         settled: the last of the rounds whose lives are in `files`.
@@ -135,7 +135,7 @@ class SeedCache:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file is there to its end, where Parquet says what is in it."""
+    """True if a file is complete to its end, where Parquet keeps its directory."""
     try:
         pq.read_metadata(path)
     except (OSError, pa.ArrowException):

@@ -38,15 +38,15 @@ ROUND_END_ORDER = 3
 
 
 def order_in_epoch(type_: str) -> int:
-    """What comes first of events with the same clock: the round's start, an epoch's outcome, then what is
-    decided upon it, then the round's end."""
+    """Order of events with the same clock: the round's start, an epoch's outcome, the decisions upon it, then
+    the round's end."""
     if type_ in OF_ROUND:
         return ROUND_END_ORDER
     return 2 if type_ in _DECISIONS else int(type_ in _OUTCOMES)
 
 
 def position(event: Event) -> Position:
-    """Where in the run an event belongs."""
+    """Position of an event in the run."""
     return event.ctx.round, event.ctx.epoch, order_in_epoch(event.type)
 
 
@@ -64,9 +64,9 @@ def _place(event: Event, started: object) -> Event:
 
 
 class Timeline:
-    """Where each boot of a journal began to play.
+    """Positions at which the boots of a journal began to train.
 
-    What comes before the first `run.started` is of a boot whose own retention has removed.
+    Events before the first `run.started` are of a boot whose start retention has removed.
 
     Args:
         events: all of them, in the journal's order.
@@ -83,7 +83,7 @@ class Timeline:
                 self._starts[-1] = position(_place(event, started))
 
     def valid(self, events: Iterable[Event]) -> Iterator[Event]:
-        """The same events again, without those that a later boot has repeated."""
+        """Pass events through, without those that a later boot has repeated."""
         boot = 0
         started: object = None
         limit = self._limit(boot)
@@ -97,7 +97,7 @@ class Timeline:
             yield event
 
     def _limit(self, boot: int) -> Position | None:
-        """The first position that a later boot has played anew."""
+        """The first position that a later boot has repeated."""
         return min((start for start in self._starts[boot + 1 :] if start is not None), default=None)
 
 

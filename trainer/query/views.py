@@ -354,7 +354,7 @@ _VIEWS: dict[str, View] = {
     "raw_events": View("every event as it was written, those played anew among them", _RAW),
 }
 DESCRIPTIONS = {name: view.description for name, view in _VIEWS.items()}
-"""Of each view, one line."""
+"""Descriptions of the views, one line each."""
 
 
 def views(components: Sequence[str], settled: int) -> dict[str, str]:

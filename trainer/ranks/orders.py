@@ -1,4 +1,4 @@
-"""What rank 0 orders the other ranks to do, as typed messages."""
+"""Orders of rank 0 to the other ranks, as typed messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ranks send to rank 0 at each boundary: their envs' columns, and their events."""
+"""Reports of the ranks to rank 0 at each boundary: their envs' columns, and their events."""
 
 from __future__ import annotations
 

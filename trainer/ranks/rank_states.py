@@ -1,4 +1,4 @@
-"""What a checkpoint holds of each rank, shared out anew: a run saved by K ranks goes on with another number.
+"""Ranks' parts of a checkpoint, divided for another number: a run saved by K ranks goes on with any.
 
 A rank's state consists of rows of its envs and of what is the same on all ranks (policy, optimizer, teacher,
 held-out evaluation). Random numbers are hashes of an env's index, so an env's rows are all that it takes with
@@ -24,7 +24,7 @@ Path = tuple[str, ...]
 
 
 def redistribute(state: Mapping[str, Any], ranks: int) -> dict[str, Any]:
-    """A checkpoint as so many ranks would have saved it.
+    """Redistribute a checkpoint as `ranks` ranks would have saved it.
 
     Args:
         state: what `RunControl.state_dict` gave, on any number of ranks.

@@ -36,7 +36,7 @@ class RankZero:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there are no other ranks."""
+        """True if there are no other ranks."""
         return self._group.size == 1
 
     def merge_frames(self, frame: HostFrame, layers: Sequence[str] = ()) -> tuple[HostFrame, Sequence[str]]:
@@ -50,7 +50,7 @@ class RankZero:
         return merge_reports([own, *others])
 
     def gather_states(self) -> list[bytes]:
-        """What a checkpoint has to hold of the other ranks."""
+        """Gather the other ranks' part of a checkpoint."""
         if self.is_alone:
             return []
         orders.broadcast(self._group, orders.SendState())

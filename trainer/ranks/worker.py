@@ -139,7 +139,7 @@ class Worker:
                     assert_never(order)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of this rank."""
+        """This rank's part of a checkpoint."""
         return {"trainer": self._trainer.state_dict(), "parameters": self.parameters.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

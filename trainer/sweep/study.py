@@ -41,7 +41,7 @@ class SweepMismatch(EsperError):
 
 @dataclass(frozen=True)
 class SweepTerms:
-    """What the trials of a sweep have in common.
+    """Common terms of a sweep's trials.
 
     Attributes:
         space: what varies.
@@ -66,7 +66,7 @@ class SweepTerms:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What is known of a trial.
+    """State of a trial.
 
     Attributes:
         number: from 1.
@@ -187,7 +187,7 @@ class SweepStudy:
         return max(finished, key=lambda one: one.value or 0.0, default=None)
 
     def run_name(self, number: int) -> str:
-        """Of a trial's run."""
+        """Name of a trial's run."""
         return f"{self.name}-{number}"
 
     def next_trial(self, terms: SweepTerms) -> Trial:
@@ -228,7 +228,7 @@ class Trial:
 
     @property
     def should_be_pruned(self) -> bool:
-        """Whether its best value is below the median of the finished trials at the newest round."""
+        """True if its best value is below the median of the finished trials at the newest round."""
         return self._trial.should_prune()
 
     def end(self, state: str, reason: str = "") -> None:
@@ -243,7 +243,7 @@ class Trial:
 
 
 def sweeps_folder() -> Path:
-    """Where sweeps lie that were given no folder."""
+    """Folder of sweeps that were given none."""
     return esper_home() / "sweeps"
 
 

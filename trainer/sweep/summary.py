@@ -1,4 +1,4 @@
-"""What a sweep has found so far, as JSON and as the cells of a table."""
+"""Findings of a sweep so far, as JSON and as the cells of a table."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from .study import FAILED, FINISHED, PRUNED, SweepStudy, SweepTerms, Trial
 from .trial_run import TrialRun
 
 MAX_FAILURES = 3
-"""A sweep ends where so many trials fail one after another."""
+"""Trials in a row whose failure ends a sweep."""
 
 
 class SweepFailed(EsperError):
@@ -27,7 +27,7 @@ class SweepFailed(EsperError):
 
 
 class Sweep:
-    """Goes on with a study until it has so many trials.
+    """Continues a study up to a number of trials.
 
     Args:
         study: whose.
@@ -62,10 +62,10 @@ class Sweep:
         self._is_interrupted = True
 
     def run(self, trials: int) -> bool:
-        """Run what is missing of so many trials; an interrupted one goes on from its newest checkpoint.
+        """Run the missing ones of `trials` trials; an interrupted one goes on from its newest checkpoint.
 
         Returns:
-            Whether all are done; else it was interrupted.
+            True if all are done; else it was interrupted.
 
         Raises:
             NameTaken: another process has the sweep, or a run of its name is there.

@@ -1,4 +1,4 @@
-"""What PyTorch's caching allocator holds of a CUDA device."""
+"""Memory that PyTorch's caching allocator holds of a CUDA device."""
 
 from __future__ import annotations
 

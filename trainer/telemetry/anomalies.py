@@ -1,4 +1,4 @@
-"""Checks of what is measured while a run trains: one table, all of it run by one call.
+"""Checks of measurements while a run trains: one table, all of it evaluated by one call.
 
 A check compares a reading with its row of `protocol.messages.thresholds`. It is raised after so many breaches
 in a row, follows its severity, and is cleared only after so many calm readings in a row; in between it stays
@@ -96,7 +96,7 @@ CHECKS: tuple[AnomalyCheck, ...] = (
 )
 """In the order of their rows in checkpoints: a new one is appended."""
 LAYOUT = 2
-"""Of those rows; raised where one is removed."""
+"""Version of those rows; raised where one is removed."""
 
 
 def _checks_by_scope() -> dict[str, list[AnomalyCheck]]:
@@ -217,16 +217,17 @@ class AnomalyDetector:
 
     @property
     def has_raised(self) -> bool:
-        """Whether `take_raised` has something to return."""
+        """True if `take_raised` has something to return."""
         return bool(self._raised)
 
     def take_raised(self) -> list[tuple[Anomaly, int | None]]:
-        """What was raised, or became worse, since the last call; each with its env, where it has one."""
+        """Take the anomalies raised, or become worse, since the last call; each with its env, where it has
+        one."""
         raised, self._raised = self._raised, []
         return raised
 
     def emit_active(self) -> None:
-        """Tell of what is raised, each without a value: after a resume nobody has been told."""
+        """Emit anomalies still active after a resume, each without a value."""
         for i in np.flatnonzero(self._active):
             self._emit(i, int(self._active[i]), None)
 

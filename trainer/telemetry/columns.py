@@ -52,7 +52,7 @@ def decision_columns(
     executed: Tensor | None = None,
     vetoes: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """What was decided for the coming epoch.
+    """Columns of the decision for the coming epoch.
 
     Args:
         stage_before: [N, S] stages in the epoch before.
@@ -61,7 +61,7 @@ def decision_columns(
         actions: int64 [N, heads], op first, slot second.
         gates: for each gate its checks, bool [N, S], as they were when it was asked: by the automatic
             transitions, or by the policy's mask.
-        executed: [N], which of the actions were; None where that has been told already.
+        executed: [N], which of the actions were; None where that was reported already.
         vetoes: [N, ops, S], what the governor forbids and why; None likewise.
     """
     columns = {
@@ -95,7 +95,7 @@ def outcome_columns(
     layers: Mapping[str, Tensor] | None = None,
     scaling: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """What the epoch came to.
+    """Columns of an epoch's outcome.
 
     Args:
         measurements: as measured.
@@ -113,7 +113,7 @@ def outcome_columns(
 
 
 def final_columns(table: SlotTable, parameters: Tensor) -> dict[str, Tensor]:
-    """What an episode ends with, after the governor has put back what failed in its last epoch.
+    """Columns of an episode's end, after the governor has restored what failed in its last epoch.
 
     Args:
         table: the slot table.
@@ -129,7 +129,7 @@ def final_columns(table: SlotTable, parameters: Tensor) -> dict[str, Tensor]:
 
 
 def shapley_columns(shares: ShapleyValues) -> dict[str, NDArray[Any]]:
-    """What each seed was found to be worth at a round's end."""
+    """Columns of the seeds' worth at a round's end."""
     return {f"shapley.{name}": values for name, values in vars(shares).items()}
 
 

@@ -1,4 +1,4 @@
-"""What adds up over an episode: each env's rewards by component, and its rollbacks."""
+"""Sums over an episode: each env's rewards by component, and its rollbacks."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def epoch_event(
 
 
 def _choices(decision: HostFrame) -> dict[str, Any]:
-    """What the policy saw and chose, which gates were asked; empty where a checkpoint does not know it."""
+    """Fields of the policy's view, its choice and the gates asked; empty where a checkpoint lacks them."""
     if not {"heads", "executed", "gates.asked", "interaction.last"} <= decision.keys():
         return {}
     op = decision["op"]
@@ -138,7 +138,7 @@ def rollback_events(frame: HostFrame) -> Iterator[tuple[int, GovernorRollback]]:
 def veto_events(
     frame: HostFrame, before: HostFrame, slots: Sequence[str]
 ) -> Iterator[tuple[int, GovernorVeto]]:
-    """What the governor forbids since this decision, and in which env.
+    """Yield each new veto of the governor since the last decision, with its env.
 
     Args:
         frame: the columns of `decision_columns`.
@@ -157,7 +157,7 @@ def veto_events(
 
 
 def shapley_event(columns: Mapping[str, NDArray[Any]]) -> ShapleyComputed:
-    """What the seeds of the round were found to be worth, see `shapley_columns`."""
+    """Event of the worth of the round's seeds, see `shapley_columns`."""
     value, half_width = columns["shapley.value"], columns["shapley.half_width"]
     interaction = columns["shapley.interaction"]
     return ShapleyComputed(

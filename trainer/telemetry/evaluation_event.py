@@ -10,7 +10,7 @@ from esper_overwatch.trainer.episode_table import EpisodeTable, PolicyEvaluation
 
 
 def evaluation_event(evaluation: PolicyEvaluation) -> EvaluationFinished:
-    """What a policy did on the held-out hosts, as means over them."""
+    """Event of a policy's results on the held-out hosts, as means over them."""
     table = evaluation.table
     means = _means(table)
     return EvaluationFinished(

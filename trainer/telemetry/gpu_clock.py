@@ -1,4 +1,4 @@
-"""How long a GPU worked in each phase, of every so many epochs: CUDA events, read when they have passed.
+"""GPU seconds of each phase, sampled every few epochs: CUDA events, read when they have passed.
 
 The wall time of a phase is what the host took to issue its work. An event on the stream marks where the
 device is; asking whether it has passed waits for nothing, so a sampled epoch is reported some epochs later,
@@ -50,7 +50,7 @@ class GpuClock:
         self._waiting_epoch: EpochName | None = None
 
     def mark(self, phase: str) -> None:
-        """What was issued since the last mark belongs to that phase."""
+        """Assign what was issued since the last mark to a phase."""
         if self._epochs % SAMPLE_EVERY_EPOCHS == 0:
             event = self._event()
             event.record()
@@ -60,7 +60,7 @@ class GpuClock:
         """End what was marked; an epoch sampled earlier and its seconds per phase, if they have become known.
 
         Args:
-            of_epoch: None = no epoch, as between two rounds: it is not sampled, and nothing is told.
+            of_epoch: None = no epoch, as between two rounds: it is not sampled, and nothing is returned.
         """
         marks, self._marks = self._marks, []
         if of_epoch is None:

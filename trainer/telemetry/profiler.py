@@ -1,8 +1,8 @@
-"""torch.profiler over some epochs, by command or by configuration: a trace on disk and what it sums up to.
+"""torch.profiler over some epochs, by command or by configuration: a trace on disk and its summary.
 
 A trace is in Chrome's format, and named as torch's plugin for TensorBoard wants it; an epoch is a step there.
 A window of epochs is recorded from the beginning of an epoch on. It holds the PPO update if it runs across
-the end of a round; a window asked for `with_update` waits until so many epochs are left in the round, and
+the end of a round; a window asked for `with_update` waits until as many epochs are left in the round, and
 ends behind the round's update. Writing happens at the boundary that ends the window; whatever goes wrong is
 reported in `profiler.finished`, and the run goes on.
 """

@@ -84,11 +84,11 @@ class RunShape:
     rounds: int
     """Rounds asked for; 0 = without an end."""
     host_parameters: int
-    """Of a host without seeds."""
+    """Parameters of a host without seeds."""
     rent: Callable[[], float] = lambda: 0.0
     """Gives `reward.rent` as it is in force: it can be changed while the run trains."""
     steps: int = 1
-    """Of an epoch."""
+    """Training steps of an epoch."""
     tasks: Callable[[int], Sequence[tuple[str, int]]] | None = None
     """Gives task and instance of each env in a round, where they draw them."""
 
@@ -206,7 +206,7 @@ class Recorder:
 
     @property
     def accuracy_mean(self) -> float | None:
-        """Of the hosts on the validation split after the newest epoch."""
+        """Mean accuracy of the hosts on the validation split after the newest epoch."""
         return float(self._outcome["val_accuracy"].mean()) if "val_accuracy" in self._outcome else None
 
     def record_outcome(
@@ -269,7 +269,7 @@ class Recorder:
 
     @property
     def has_raised(self) -> bool:
-        """Whether `take_raised` has something to return."""
+        """True if `take_raised` has something to return."""
         return self._anomalies.has_raised
 
     def take_raised(self) -> list[tuple[Anomaly, int | None]]:
@@ -301,7 +301,7 @@ class Recorder:
             self._emitter.emit(teacher_event(report))
 
     def record_shapley(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """What the seeds of the round were found to be worth, see `shapley_columns`."""
+        """Record the worth of the round's seeds, see `shapley_columns`."""
         if self._level != "OFF":
             self._emitter.emit(shapley_event(columns))
 
@@ -388,7 +388,7 @@ class Recorder:
         return limits
 
     def _report_policy_drift(self, statistics: UpdateStatistics, readings: dict[str, Any]) -> Limits:
-        """The same for the policy, its heads and the critic."""
+        """Report drift of the policy, its heads and the critic."""
         norm = np.array([statistics.grad_norm, *statistics.head_grad_norm, statistics.critic_grad_norm])
         event = self._policy_drift.update(norm, np.full_like(norm, np.nan))
         if event is not None:

@@ -29,7 +29,7 @@ _OF_LIFE = (*WITH_SEED, Stage.PRUNED)
 
 
 def action_id(round: int, epoch: int, env: int) -> str:
-    """What the policy chose for an env.
+    """Identifies a policy's choice for an env.
 
     Args:
         epoch: finished in the round when it chose.
@@ -39,7 +39,7 @@ def action_id(round: int, epoch: int, env: int) -> str:
 
 @dataclass
 class SeedTally:
-    """What the seeds of a round have done."""
+    """Seeds that germinated, fossilised or were pruned in a round."""
 
     germinated: int = 0
     fossilized: int = 0
@@ -192,7 +192,7 @@ class SeedEvents:
         self._undone = dict(map(tuple, state.get("undone", ())))
 
     def _seed_id(self, env: int, slot: int) -> str | None:
-        """Of the newest seed in a slot."""
+        """Identifies the newest seed in a slot."""
         seeds = self._planted.get((env, slot))
         return f"{action_id(self._clock[0], seeds[-1].planted, env)}s{slot}" if seeds else None
 

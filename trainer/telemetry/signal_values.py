@@ -25,7 +25,7 @@ MIN_CONTRIBUTION, MIN_ACCURACY_GAIN = 0.1, 0.02
 MAX_EPOCH_TIMES, MIN_EPOCH_TIMES = 240, 20
 """Epochs that the usual time is taken from, at most and at least."""
 MAX_UPDATE_TIMES, MIN_UPDATE_TIMES = 40, 5
-"""The same of PPO updates."""
+"""Likewise of PPO updates."""
 
 MAX_EPISODES, MIN_EPISODES = 64, 32
 """Episodes whose returns are compared with what is reported of them, at most and at least."""
@@ -93,9 +93,9 @@ class AccuracyRecord:
 
 
 class ReturnRecord:
-    """Whether returns tell which networks are good: those of the newest episodes, and what is reported.
+    """Correlation of returns with the quality of networks, over the newest episodes.
 
-    What is reported is the accuracy on the test images less the rent of the parameters added.
+    The quality is the accuracy on the test images less the rent of the parameters added.
     """
 
     def __init__(self) -> None:
@@ -257,7 +257,7 @@ def update_readings(
 
 
 def seconds_per_step(update: UpdateStatistics) -> float:
-    """Of an update; how many steps it takes depends on where it stops."""
+    """Seconds per step of an update; how many steps it takes depends on where it stops."""
     return update.seconds / max(1, update.minibatches)
 
 

@@ -13,7 +13,7 @@ from esper_overwatch.trainer.compute.torch_private import count_graph_breaks, is
 _SYNC = "called a synchronizing CUDA operation"
 """Begins the warning that torch.cuda.set_sync_debug_mode("warn") has for each."""
 SYNCS_EVERY = 16
-"""Waits for a GPU are counted in one round of so many, since each costs a warning of Python's."""
+"""Waits for a GPU are counted in one round out of this many, since each costs a warning of Python's."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class StallCounts:
 
 
 class StallCounters:
-    """Counts from its making on; one per process, since what it watches is the process's.
+    """Counts from its construction on; one per process, since what it watches is the process's.
 
     Args:
         device: of the run.
-        syncs_every: waits for a GPU are counted in one round of so many, from the second on: in the first one
-            graphs are captured.
+        syncs_every: rounds from one in which waits for a GPU are counted to the next, from the second on: the
+            first one captures graphs.
     """
 
     def __init__(self, device: torch.device, *, syncs_every: int = SYNCS_EVERY) -> None:

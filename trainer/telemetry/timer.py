@@ -1,4 +1,4 @@
-"""Where the time of an epoch goes, on the clock and on the CPU: named phases that sum to the total.
+"""Time of an epoch, on the clock and on the CPU, divided into named phases that sum to the total.
 
 Phases nest: an inner one's time is not counted again in the outer one. What lies outside all of them is
 `other`. A phase is also an annotation in the trace of a running profiler.
@@ -21,7 +21,7 @@ _PAUSED = "paused"
 
 @dataclass(frozen=True)
 class PhaseTimes:
-    """Where the time of an epoch went."""
+    """Time of an epoch, by phase."""
 
     seconds: float
     """Wall time."""

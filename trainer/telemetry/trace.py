@@ -63,7 +63,7 @@ def _enclosing_span(events: list[dict[str, Any]]) -> tuple[float, float]:
 
 
 def _union_length(spans: list[tuple[float, float]]) -> float:
-    """Of the union of spans of time."""
+    """Length of the union of spans of time."""
     total, reached = 0.0, float("-inf")
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, reached))

@@ -75,14 +75,14 @@ class Shipment:
             self._arrived.synchronize()
 
     def take(self) -> Tensor:
-        """What has arrived, in memory of its own: the pinned memory is free from then on."""
+        """Take what has arrived into memory of its own: the pinned memory is free from then on."""
         if self._bytes is None:
             self._bytes = self._landing.clone()
         return self._bytes
 
     @property
     def is_taken(self) -> bool:
-        """Whether the pinned memory is free."""
+        """True if the pinned memory is free."""
         return self._bytes is not None
 
 
@@ -112,13 +112,13 @@ class Transfer:
         return self.wait_for(self.send(columns))
 
     def wait_for(self, shipment: Shipment) -> HostFrame:
-        """What was sent just now."""
+        """Wait for the newest shipment."""
         shipment.wait()
         self.count += 1
         return self._unpack(shipment)
 
     def receive(self, shipment: Shipment) -> HostFrame:
-        """What was sent a while ago; waited for only where it has not arrived."""
+        """Unpack an older shipment; waits only where it has not arrived."""
         return self._unpack(shipment) if shipment.has_arrived() else self.wait_for(shipment)
 
     def send(self, columns: Mapping[str, Tensor], *, aside: bool = False) -> Shipment:

@@ -13,7 +13,7 @@ from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 
 
 def update_event(statistics: UpdateStatistics) -> PPOUpdate:
-    """The same numbers; None where a head never had a choice, or the returns were constant."""
+    """Event of an update's statistics; None where a head never had a choice, or the returns were constant."""
     varied, within = bool(statistics.return_std), statistics.explained_variance_within
     fields = {name: value for name, value in vars(statistics).items() if name != "features"} | {
         "head_entropy": _by_head(statistics.head_entropy),
@@ -37,7 +37,7 @@ def update_event(statistics: UpdateStatistics) -> PPOUpdate:
 
 
 def teacher_event(report: TeacherReport) -> TeacherRound:
-    """What a teacher knows after a round."""
+    """Event of the teacher's report."""
     return TeacherRound(**vars(report))
 
 

@@ -1,4 +1,4 @@
-"""What is collected in the next epoch: levels, escalations, and the interval of what is costly.
+"""Collection of the next epoch: levels, escalations, and the interval of what is costly.
 
 Imports `config` and `protocol`; the rest of `telemetry`, `control` and `daemon` import it.
 """

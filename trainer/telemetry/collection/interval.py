@@ -1,4 +1,4 @@
-"""How often the costly part of telemetry is collected: every so many epochs, or as a budget of time allows.
+"""Interval in epochs at which the costly part of telemetry is collected: fixed, or by a budget of time.
 
 With a budget, collecting backs off when its share of the time passes it, and comes forward again when there
 is room. That is paced by the clock, so a run that adapts collects at other epochs each time it is run; what
@@ -22,10 +22,10 @@ BUDGET_MARGIN = 0.8
 
 
 class CollectionInterval:
-    """Which epochs are collected.
+    """Decides which epochs are collected.
 
     Args:
-        fixed: every so many, whatever it costs; 0 = as the budget allows.
+        fixed: every `fixed`-th, whatever it costs; 0 = as the budget allows.
         budget: share of the wall time.
     """
 
@@ -40,7 +40,7 @@ class CollectionInterval:
 
     @property
     def due(self) -> bool:
-        """Whether the coming epoch is collected."""
+        """True if the coming epoch is collected."""
         return self._since == 0
 
     def record_epoch(self, seconds: float, cost: float | None) -> TelemetryStride | None:

@@ -18,7 +18,7 @@ from esper_overwatch.protocol.messages.vocabulary import LEVELS, Level
 
 
 class LevelCode(IntEnum):
-    """What a level collects; each one adds to those below it."""
+    """Levels of collection; each one adds to those below it."""
 
     OFF = 0
     """Events of the stream `life`."""
@@ -66,7 +66,7 @@ class Levels:
 
     @property
     def escalated(self) -> bool:
-        """Whether an escalation is in force."""
+        """True while an escalation is in force."""
         return bool(self._escalations)
 
     @property

@@ -1,4 +1,4 @@
-"""What is collected in the next epoch, for which envs, until when, and at whose request.
+"""Plan of collection: what is collected in the next epoch, for which envs, until when, at whose request.
 
 Levels say how much, escalations by anomalies and by the calendar raise them, the interval thins out what is
 costly. The plan reports every change as an event; it is asked and changed between two epochs.
