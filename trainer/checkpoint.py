@@ -74,22 +74,20 @@ def _seal(archive: io.BytesIO) -> None:
     archive.write(_SEAL_BYTES.to_bytes(_LENGTH_BYTES, "little") + _SEAL + checksum)
 
 
-def _find_damage(path: Path) -> str | None:
-    """Describe the damage of an archive, else None; without a seal, as before 0.2.0, only tensors are
-    checked."""
+def _is_whole(path: Path) -> bool:
+    """Check an archive against the checksum in its seal; one without a seal is damaged, or of 0.1.0."""
     with path.open("rb") as file:
         left = file.seek(0, io.SEEK_END) - _SEAL_BYTES - _LENGTH_BYTES
         file.seek(max(0, left))
         seal = file.read()[_LENGTH_BYTES:]
-        if left >= 0 and seal.startswith(_SEAL):
-            file.seek(0)
-            digest = hashlib.sha256()
-            while left and (block := file.read(min(left, _BLOCK_BYTES))):
-                digest.update(block)
-                left -= len(block)
-            return None if digest.hexdigest().encode() == seal[len(_SEAL) :] else "the file"
-    with zipfile.ZipFile(path) as archive:
-        return "the file" if archive.comment else archive.testzip()  # a comment is what is left of a seal
+        if left < 0 or not seal.startswith(_SEAL):
+            return False
+        file.seek(0)
+        digest = hashlib.sha256()
+        while left and (block := file.read(min(left, _BLOCK_BYTES))):
+            digest.update(block)
+            left -= len(block)
+        return digest.hexdigest().encode() == seal[len(_SEAL) :]
 
 
 def to_archive(state: dict[str, Any]) -> io.BytesIO:
@@ -110,9 +108,8 @@ def read_archive(path: Path, noun: str) -> dict[str, Any]:
         CheckpointError: the file is damaged, or something else.
     """
     try:
-        damaged = _find_damage(path)
-        if damaged is not None:
-            raise CheckpointError(f"{noun} {path} is damaged ({damaged} fails its checksum)")
+        if not _is_whole(path):
+            raise CheckpointError(f"{noun} {path} fails its checksum: it is damaged, or was made by 0.1.0")
         state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise CheckpointError(f"{noun} {path} cannot be read: {error.strerror or error}") from None

@@ -1,7 +1,7 @@
 """The files in a run's folder of checkpoints: their names, their index, which are kept. Needs no torch.
 
 `index.json` says of each file when in the run it was written, which a name cannot say where a run was resumed
-from an earlier round, and what the listing shows. Files without an entry, as of 0.1.0, count as older.
+from an earlier round, and what the listing shows. Files without an entry count as older.
 """
 
 from __future__ import annotations

@@ -206,5 +206,4 @@ class Governor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, tensor in self._state.items():
-            if name in state:  # until 0.1.0 nothing was forbidden
-                tensor.copy_(state[name])
+            tensor.copy_(state[name])

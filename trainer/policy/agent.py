@@ -124,5 +124,4 @@ class Agent(Actor):
             self.ppo.load_state_dict(state["ppo"])
             h, c = state["hidden"]
             self._hidden = h.to(device), c.to(device)
-            if "waited" in state:  # older checkpoints have none
-                self._waited = state["waited"].to(device)
+            self._waited = state["waited"].to(device)

@@ -62,8 +62,6 @@ class Boot(Struct, frozen=True):
 
     place: int
     boot: str
-    resumed_round: int | None
-    episode_epochs: int
     ops: list[str]
     slots: list[str]
     stages: list[str]
@@ -176,8 +174,6 @@ class EventColumns:
         boot = Boot(
             place=place,
             boot=data.boot,
-            resumed_round=data.resumed_round,
-            episode_epochs=data.episode_epochs,
             ops=data.ops,
             slots=data.slots,
             stages=data.stages,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from .event_columns import RAW, Boot, PartSummary
-from .timeline import AT_ROUND_END, REPEATED_TYPES, ROUND_END_ORDER, Position, order_in_epoch
+from .timeline import REPEATED_TYPES, Position, order_in_epoch
 
 _END = 2**62
 _LISTS = ("ops", "slots", "stages", "blueprints")
@@ -34,11 +34,7 @@ class Boots:
             number = sum(boot.place < first.place for boot in self.all) - 1
             if number < 0 or starts[number] is not None:
                 continue
-            boot, order = self.all[number], order_in_epoch(first.type)
-            if first.round == 0 and order == ROUND_END_ORDER and boot.resumed_round is not None:
-                starts[number] = (boot.resumed_round + 1, boot.episode_epochs, order)
-            else:
-                starts[number] = (first.round, first.epoch, order)
+            starts[number] = (first.round, first.epoch, order_in_epoch(first.type))
         self.starts = starts
         """Position at which each boot began to train; None where it has not."""
         self._limits: list[Position | None] = []
@@ -64,23 +60,6 @@ class Boots:
             *({"boot_number": i, "boot": b, **{x: getattr(boot, x) for x in _LISTS}} for i, b, boot in rows),
         ]
 
-    def clock(self, type_: str) -> str:
-        """SQL: columns that replace a clock that 0.1.0 reported as round 0 after a resume; may be empty."""
-        resumed = [
-            (b, span) for b, span in zip(self.all, self._spans, strict=True) if b.resumed_round is not None
-        ]
-        if type_ not in AT_ROUND_END or not resumed:
-            return ""
-        rounds, epochs = "", ""
-        for boot, (first, end) in resumed:
-            when = f" WHEN ctx_round = 0 AND place >= {first} AND place < {end} THEN "
-            rounds += f"{when}{(boot.resumed_round or 0) + 1}"
-            epochs += f"{when}{boot.episode_epochs}"
-        return (
-            f"REPLACE (CASE{rounds} ELSE ctx_round END AS ctx_round, "
-            f"CASE{epochs} ELSE ctx_epoch END AS ctx_epoch)"
-        )
-
     def counts(self, type_: str) -> str:
         """SQL: whether an event counts."""
         if type_ not in REPEATED_TYPES:
@@ -103,5 +82,5 @@ class Boots:
             return f'CREATE VIEW events."{RAW}" AS SELECT {self.number()} AS boot_number, * FROM "_{RAW}"'
         return (
             f'CREATE VIEW events."{table}" AS SELECT {self.number()} AS boot_number, * FROM '
-            f'(SELECT * {self.clock(table)} FROM "_{table}") WHERE {self.counts(table)}'
+            f'"_{table}" WHERE {self.counts(table)}'
         )

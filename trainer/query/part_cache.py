@@ -35,7 +35,7 @@ from .event_columns import RAW, SCHEMAS, EventColumns, PartSummary
 
 logger = logging.getLogger(__name__)
 
-CACHE_VERSION = 4
+CACHE_VERSION = 5
 """Raised when the files have another form."""
 _SUMMARY = "summary.json"
 SEEDS_FOLDER = "seeds"

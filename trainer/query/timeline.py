@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.journal.damage import DamageReport
 from esper_overwatch.protocol.journal.reader import oldest_numbers, read
-from esper_overwatch.protocol.messages.events import RunStarted
 
 Position = tuple[int, int, int]
 """Round, epochs finished, and the order of what has this clock: `order_in_epoch`."""
@@ -30,37 +28,19 @@ REPEATED_TYPES = {"round.started"} | _OUTCOMES | _DECISIONS | OF_ROUND
 """Types that a resumed boot emits again: those of an epoch, and those that come after a round's last."""
 FIRST_TYPES = frozenset({"round.started", "epoch", "seed.stage", "seed.gate", "round.finished"})
 """The first of these says where a boot began to play."""
-AT_ROUND_END = OF_ROUND | {"anomaly", "checkpoint.saved"}
-
-
-ROUND_END_ORDER = 3
-"""`order_in_epoch` of the types of `OF_ROUND`."""
 
 
 def order_in_epoch(type_: str) -> int:
     """Order of events with the same clock: the round's start, an epoch's outcome, the decisions upon it, then
     the round's end."""
     if type_ in OF_ROUND:
-        return ROUND_END_ORDER
+        return 3
     return 2 if type_ in _DECISIONS else int(type_ in _OUTCOMES)
 
 
 def position(event: Event) -> Position:
     """Position of an event in the run."""
     return event.ctx.round, event.ctx.epoch, order_in_epoch(event.type)
-
-
-def _place(event: Event, started: object) -> Event:
-    """The event with its true clock; `started` is the data of its boot's first event.
-
-    Until 0.1.0 a boot that resumed after an episode's last epoch reported the round's end as round 0.
-    """
-    if event.ctx.round > 0 or event.type not in AT_ROUND_END:
-        return event
-    if not isinstance(started, RunStarted) or started.resumed_round is None:
-        return event
-    ctx = replace(event.ctx, round=started.resumed_round + 1, epoch=started.episode_epochs)
-    return replace(event, ctx=ctx)
 
 
 class Timeline:
@@ -74,24 +54,20 @@ class Timeline:
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._starts: list[Position | None] = [None]
-        started: object = None
         for event in events:
             if event.type == "run.started":
-                started = event.data
                 self._starts.append(None)
             elif event.type in FIRST_TYPES and self._starts[-1] is None:
-                self._starts[-1] = position(_place(event, started))
+                self._starts[-1] = position(event)
 
     def valid(self, events: Iterable[Event]) -> Iterator[Event]:
         """Pass events through, without those that a later boot has repeated."""
         boot = 0
-        started: object = None
         limit = self._limit(boot)
-        for recorded in events:
-            if recorded.type == "run.started":
-                boot, started = boot + 1, recorded.data
+        for event in events:
+            if event.type == "run.started":
+                boot += 1
                 limit = self._limit(boot)
-            event = _place(recorded, started)
             if limit is not None and event.type in REPEATED_TYPES and position(event) >= limit:
                 continue
             yield event

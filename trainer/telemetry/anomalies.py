@@ -242,17 +242,8 @@ class AnomalyDetector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, array in self._state().items():
-            if name in state:  # "peak", limits and patterns are not in a checkpoint of 0.1
-                saved = state[name].numpy()  # of an older version: without the checks that have come since
-                if int(state.get("layout", 1)) < LAYOUT:
-                    saved = np.delete(saved, self._rows_of_layout_1())
-                array[: len(saved)] = saved
+            array[:] = state[name].numpy()
         self._set_limits()
-
-    def _rows_of_layout_1(self) -> slice:
-        """Rows of a check that is gone: until 0.1.0 `reward_hacking` was told of envs, behind `degraded`."""
-        degraded = self._rows["env.degraded"]
-        return slice(degraded.stop, 2 * degraded.stop - degraded.start)
 
     def _state(self) -> dict[str, NDArray[Any]]:
         return {

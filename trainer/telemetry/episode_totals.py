@@ -28,8 +28,8 @@ class EpisodeTotals:
     def __init__(self, envs: int) -> None:
         self.total_return = np.zeros(envs)
         self._rollbacks = np.zeros(envs, dtype=np.int64)
-        self._components: dict[str, NDArray[np.float64]] | None = {}
-        """[N] each; None where a checkpoint of 0.1.0 does not know those of the episode's beginning."""
+        self._components: dict[str, NDArray[np.float64]] = {}
+        """[N] each."""
 
     def restart(self) -> None:
         """An episode begins."""
@@ -42,15 +42,14 @@ class EpisodeTotals:
         self.total_return += frame["reward"]
         if "governor.ill" in frame:
             self._rollbacks += frame["governor.ill"] > 0
-        if self._components is not None:
-            for name in frame:
-                if name.startswith(_PREFIX):
-                    key = name.removeprefix(_PREFIX)
-                    self._components[key] = self._components.get(key, 0.0) + frame[name].astype(np.float64)
+        for name in frame:
+            if name.startswith(_PREFIX):
+                key = name.removeprefix(_PREFIX)
+                self._components[key] = self._components.get(key, 0.0) + frame[name].astype(np.float64)
 
     def mean_components(self) -> dict[str, float]:
-        """Mean over envs of each; empty where the episode's beginning is not known."""
-        return {name: float(values.mean()) for name, values in (self._components or {}).items()}
+        """Mean over envs of each."""
+        return {name: float(values.mean()) for name, values in self._components.items()}
 
     def events(
         self,
@@ -71,9 +70,7 @@ class EpisodeTotals:
             parameters = int(outcome["parameters"][env])
             yield EpisodeFinished(
                 total_return=total,
-                reward_components={
-                    name: float(values[env]) for name, values in (self._components or {}).items()
-                },
+                reward_components={name: float(values[env]) for name, values in self._components.items()},
                 accuracy=float(outcome["val_accuracy"][env]),
                 test_accuracy=None if test_accuracy is None else float(test_accuracy[env]),
                 parameters=parameters,
@@ -83,18 +80,13 @@ class EpisodeTotals:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        components = self._components
         return {
             "return": self.total_return.tolist(),
-            "components": components and {name: values.tolist() for name, values in components.items()},
+            "components": {name: values.tolist() for name, values in self._components.items()},
             "rollbacks": self._rollbacks.tolist(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.total_return = np.array(state["return"])
-        components = state.get("components")
-        self._components = (
-            None if components is None else {name: np.array(values) for name, values in components.items()}
-        )
-        if "rollbacks" in state:
-            self._rollbacks = np.array(state["rollbacks"], dtype=np.int64)
+        self._components = {name: np.array(values) for name, values in state["components"].items()}
+        self._rollbacks = np.array(state["rollbacks"], dtype=np.int64)

@@ -182,14 +182,13 @@ class SeedEvents:
         self._verdict = np.array(state["verdict"], dtype=np.int64)
         self.tally = SeedTally(**state["tally"])
         self._last = None if state["last"] is None else np.array(state["last"])
-        # Until 0.1.0 seeds had no ids; one that was planted before such a checkpoint stays without.
         self._planted = {
-            (env, slot): [_Seed(epoch) for epoch in epochs] for env, slot, *epochs in state.get("births", ())
+            (env, slot): [_Seed(epoch) for epoch in epochs] for env, slot, *epochs in state["births"]
         }
-        for env, slot, *stages in state.get("outcomes", ()):
+        for env, slot, *stages in state["outcomes"]:
             for seed, stage in zip(self._planted[env, slot], stages, strict=True):
                 seed.stage = stage
-        self._undone = dict(map(tuple, state.get("undone", ())))
+        self._undone = dict(map(tuple, state["undone"]))
 
     def _seed_id(self, env: int, slot: int) -> str | None:
         """Identifies the newest seed in a slot."""

@@ -71,6 +71,6 @@ def test_checkpoint_that_is_written_anew_counts_again(tmp_path: Path) -> None:
 
 def test_without_an_index_rounds_tell_what_was_abandoned(tmp_path: Path) -> None:
     Boot(tmp_path / "run").save(1, 2, 4)
-    (tmp_path / "run" / "index.json").unlink()  # as of 0.1.0
+    (tmp_path / "run" / "index.json").unlink()  # lost
     Boot(tmp_path / "run", name(2)).save(3).write_bytes(b"damaged")
     assert Boot(tmp_path / "run").name == name(2)

@@ -121,18 +121,13 @@ def test_greedy_agent_goes_on_waiting_after_a_resume(stop: int) -> None:
     assert ops + ops_of(other, legal, range(stop, 8)) == [[0] * 4] * 6 + [[Op.GERMINATE] * 4] + [[0] * 4]
 
 
-def test_greedy_agent_waits_afresh_after_old_checkpoints_and_rollbacks() -> None:
-    sets = ("policy.learn=false", "policy.greedy=true")
-    (agent, _), (other, _) = make(config(*sets)), make(config(*sets))
+def test_greedy_agent_waits_afresh_after_a_rollback() -> None:
+    agent, _ = make(config("policy.learn=false", "policy.greedy=true"))
     legal = hesitate(agent)
     agent.begin_episode(1)
     ops_of(agent, legal, range(3))
-    state = agent.state_dict()
-    del state["waited"]  # older checkpoints have none
-    other.load_state_dict(state)
     agent.reset_hidden(torch.tensor([False, True, False, False]))
-    waits, plants = [0] * 4, [Op.GERMINATE] * 4
-    assert ops_of(other, legal, range(8)) == [waits] * 6 + [plants] + [waits]
+    waits = [0] * 4
     others = [Op.GERMINATE, 0, Op.GERMINATE, Op.GERMINATE]
     second = [0, Op.GERMINATE, 0, 0]
     assert ops_of(agent, legal, range(3, 10)) == [waits] * 3 + [others] + [waits] * 2 + [second]

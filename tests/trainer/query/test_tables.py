@@ -297,22 +297,6 @@ def test_births_after_a_mid_episode_resume_count_once(tmp_path: Path) -> None:
     assert rows == [(1, 0.4), (2, 0.9)]
 
 
-def test_round_end_reported_as_round_zero_keeps_its_place(tmp_path: Path) -> None:
-    """As journals of 0.1.0 have it after a resume from an episode's last epoch."""
-    told = [
-        *ONE_ROUND,
-        round_started(2),
-        *(epoch(2, n) for n in (1, 2, 3)),
-        started("b2", resumed_round=1),
-        (round_finished(0)[0], at(0, 0)),
-        round_started(3),
-        epoch(3, 1),
-    ]
-    db = database(tmp_path, told)
-    assert ask(db, "SELECT round, boot FROM rounds ORDER BY ALL") == [(1, "b1"), (2, "b2")]
-    assert ask(db, "SELECT round, count(*) FROM epochs GROUP BY ALL ORDER BY ALL") == [(1, 6), (2, 6), (3, 2)]
-
-
 def test_resume_at_round_end_keeps_last_epoch(tmp_path: Path) -> None:
     told = [*ONE_ROUND, started("b2", resumed_round=0), round_finished(1, accuracy=0.6)]
     db = database(tmp_path, told)

@@ -222,14 +222,6 @@ def test_every_event_carries_the_worst_value_since_the_raise() -> None:
     assert [(e.severity, e.peak) for e in told(emitter)] == [("warning", 0.5), ("critical", 0.2)]
 
 
-def test_checkpoint_without_peaks_is_still_read() -> None:
-    old, new = detector(Emitter()), detector(emitter := Emitter())
-    old.check_all({"env.norm_drift": np.array([2.0, 0.0, 0.0])})
-    new.load_state_dict({name: array for name, array in old.state_dict().items() if name != "peak"})
-    new.check_all({"env.norm_drift": np.array([1.5, 0.0, 0.0])})
-    assert [(e.count, e.peak) for e in told(emitter)] == [(2, 1.5)]
-
-
 def test_what_is_not_measured_is_neither_raised_nor_cleared() -> None:
     emitter = Emitter()
     found = detector(emitter)
@@ -332,16 +324,6 @@ def test_resumed_anomalies_keep_their_limits_and_their_pattern() -> None:
     assert [(e.source, e.severity, e.threshold, e.pattern) for e in told(again)] == raised
 
 
-def test_checkpoint_without_limits_has_those_of_the_table() -> None:
-    old, resumed = detector(Emitter()), detector(emitter := Emitter())
-    for _ in range(2):
-        old.check_all({"env.norm_drift": np.array([9.0, 0.0, 0.0])}, limits={"env.norm_drift": (4.0, 8.0)})
-    new = ("warning", "critical", "pattern")
-    resumed.load_state_dict({name: rows for name, rows in old.state_dict().items() if name not in new})
-    resumed.emit_active()
-    assert [(e.threshold, e.pattern) for e in told(emitter)] == [(THRESHOLDS["norm_drift"].critical, "")]
-
-
 def test_options_of_a_resume_replace_limits_that_never_moved() -> None:
     old = detector(Emitter())
     for _ in range(2):
@@ -357,21 +339,3 @@ def test_every_check_has_its_threshold_and_its_hint() -> None:
     assert len({c.reading for c in CHECKS}) == len(CHECKS)
     for check in CHECKS:
         assert THRESHOLDS[check.threshold].hint
-
-
-def test_checkpoint_with_credit_told_of_envs_still_loads() -> None:
-    """Until 0.1.0 `reward_hacking` had rows of envs between those of `degraded` and those of seeds."""
-    one, other = detector(Emitter()), detector(Emitter())
-    for _ in range(3):
-        one.check_all({"env.degraded": np.array([0.5, 0.0, 0.5]), "seed.gradient_nonfinite": np.ones(ENVS)})
-    assert one.active == 5
-    state = one.state_dict()
-    assert int(state.pop("layout")) == 2
-    appended = state["active"].numel() - ENVS - 1  # `reward_hacking` of seeds, and a later one of the policy
-    at = next(i for i, check in enumerate(CHECKS) if check.reading == "env.degraded") * ENVS + ENVS
-    for name, rows in state.items():
-        gone = torch.zeros(ENVS, dtype=rows.dtype)
-        state[name] = torch.cat([rows[:at], gone + 1, rows[at:appended]])
-    other.load_state_dict(state)
-    for name, rows in one.state_dict().items():
-        torch.testing.assert_close(other.state_dict()[name], rows, equal_nan=True, rtol=0, atol=0, msg=name)
