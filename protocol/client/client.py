@@ -18,7 +18,7 @@ import zmq
 
 from esper_overwatch.protocol.codec.addresses import with_key
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line
-from esper_overwatch.protocol.codec.zmq_options import terminate_context
+from esper_overwatch.protocol.codec.zmq_options import ZmqContext, terminate_context
 from esper_overwatch.protocol.errors import KeyRefused, NoReply, RequestError
 from esper_overwatch.protocol.journal.reader import newest_lines
 from esper_overwatch.protocol.messages.commands import Reply
@@ -49,7 +49,7 @@ class Client:
         self.run = target
         self._source = source
         self._client = client
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context: ZmqContext = zmq.Context()
         self._requests = PendingRequests(client)
         self._requests.lease = lease
         self._requests.attach(self._context, target)

@@ -9,7 +9,7 @@ from typing import Any
 
 import zmq
 
-from esper_overwatch.protocol.codec.zmq_options import Context, terminate_context
+from esper_overwatch.protocol.codec.zmq_options import ZmqContext, terminate_context
 from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.messages.commands import Reply
 from esper_overwatch.protocol.messages.headers import Heartbeat
@@ -51,7 +51,7 @@ class DaemonConnection:
         self._source = source
         self._topics = tuple(topics)
         self._on_open, self._on_close, self._on_hello = on_open, on_close, on_hello
-        self._context: Context = zmq.Context()
+        self._context: ZmqContext = zmq.Context()
         self._ev: ConnectedSocket | None = None
         self._lost_boot = self._unfound = False
         self._heartbeat_at = 0.0

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import zmq
 
+from esper_overwatch.protocol.codec.zmq_options import ZmqContext
 from esper_overwatch.protocol.errors import EsperError
 
 from .handshake import HandshakeMonitor
@@ -61,7 +62,7 @@ class Target:
     curve: CurveKeys | None = None
 
     def open(
-        self, context: zmq.Context[zmq.Socket[bytes]], kind: int, name: str, topics: tuple[bytes, ...] = ()
+        self, context: ZmqContext, kind: int, name: str, topics: tuple[bytes, ...] = ()
     ) -> ConnectedSocket:
         """A socket of this kind, connected to `ev`, `qry` or `ctl`; without a peer it refuses to send."""
         socket = context.socket(kind)

@@ -10,7 +10,7 @@ from typing import Any
 import zmq
 
 from esper_overwatch.protocol.codec.frames import decode_reply, encode_request, new_id
-from esper_overwatch.protocol.codec.zmq_options import is_waiting
+from esper_overwatch.protocol.codec.zmq_options import ZmqContext, is_waiting
 from esper_overwatch.protocol.errors import BY_CODE, ERRORS, RequestError, WireError
 from esper_overwatch.protocol.messages.commands import (
     METHODS,
@@ -77,7 +77,7 @@ class PendingRequests:
         self.bad = 0
         """Frames that were not replies."""
 
-    def attach(self, context: zmq.Context[zmq.Socket[bytes]], target: Target) -> None:
+    def attach(self, context: ZmqContext, target: Target) -> None:
         """Connect to a daemon."""
         self.detach()
         for name in ("qry", "ctl"):

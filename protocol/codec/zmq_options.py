@@ -6,7 +6,7 @@ import threading
 
 import zmq
 
-Context = zmq.Context[zmq.Socket[bytes]]
+ZmqContext = zmq.Context[zmq.Socket[bytes]]
 
 
 def is_waiting(socket: zmq.Socket[bytes]) -> bool:
@@ -14,7 +14,7 @@ def is_waiting(socket: zmq.Socket[bytes]) -> bool:
     return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
 
-def terminate_context(context: Context, patience_seconds: float = 2.0) -> None:
+def terminate_context(context: ZmqContext, patience_seconds: float = 2.0) -> None:
     """Close a context whose sockets are closed; one that libzmq does not let go of is left behind.
 
     Args:

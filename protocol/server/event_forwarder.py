@@ -17,7 +17,7 @@ from typing import Any
 import zmq
 
 from esper_overwatch.protocol.codec.frames import Frames
-from esper_overwatch.protocol.codec.zmq_options import Context, is_waiting, terminate_context
+from esper_overwatch.protocol.codec.zmq_options import ZmqContext, is_waiting, terminate_context
 
 from . import sockets
 
@@ -56,7 +56,7 @@ class EventForwarder:
         self._note = note
         self._authenticate = authenticate
         self._attempt = attempt
-        self.context: Context = zmq.Context()
+        self.context: ZmqContext = zmq.Context()
         self._wanted: zmq.Socket[bytes] | None = None
         self._publisher: zmq.Socket[bytes] | None = None
         self._closing = threading.Event()

@@ -20,7 +20,7 @@ import msgspec
 import psutil
 import zmq
 
-from esper_overwatch.protocol.codec.zmq_options import Context
+from esper_overwatch.protocol.codec.zmq_options import ZmqContext
 from esper_overwatch.protocol.errors import FolderError
 from esper_overwatch.protocol.messages.vocabulary import RunState
 from esper_overwatch.protocol.runs import Connection, RunFolder
@@ -70,7 +70,7 @@ class LocalSockets:
         self._is_shut = False
         self.rebound = 0
 
-    def open(self, context: Context) -> None:
+    def open(self, context: ZmqContext) -> None:
         """Bind the three sockets.
 
         Raises:

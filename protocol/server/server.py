@@ -25,7 +25,7 @@ from esper_overwatch.protocol.codec.frames import (
     encode_heartbeat,
     encode_view,
 )
-from esper_overwatch.protocol.codec.zmq_options import is_waiting
+from esper_overwatch.protocol.codec.zmq_options import ZmqContext, is_waiting
 from esper_overwatch.protocol.errors import FolderError, KeysUnusable
 from esper_overwatch.protocol.journal.writer import DEFAULT_LIMITS, Journal, JournalLimits
 from esper_overwatch.protocol.messages.commands import Params, Socket
@@ -149,7 +149,7 @@ class Server:
             note=self._silence_note,
         )
         self._handler.methods = kind.methods
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._context: ZmqContext | None = None
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 

@@ -18,7 +18,7 @@ import psutil
 import zmq
 
 from esper_overwatch.protocol.codec.frames import HEARTBEAT_TOPIC, VIEW_TOPIC
-from esper_overwatch.protocol.codec.zmq_options import Context
+from esper_overwatch.protocol.codec.zmq_options import ZmqContext
 
 from .reply_sender import LARGE_BYTES
 
@@ -41,7 +41,7 @@ SUBSCRIPTION, CANCELLATION = b"\1", b"\0"
 """First bytes of what a publisher receives; an XSUB can send it messages with any other."""
 
 
-def make_publisher(context: Context) -> zmq.Socket[bytes]:
+def make_publisher(context: ZmqContext) -> zmq.Socket[bytes]:
     """XPUB that welcomes each subscriber of the heartbeat."""
     socket = _tuned(context.socket(zmq.XPUB))
     socket.set(zmq.XPUB_VERBOSER, 1)
@@ -54,7 +54,7 @@ def make_publisher(context: Context) -> zmq.Socket[bytes]:
     return socket
 
 
-def make_router(context: Context, *, is_trusted: bool = True) -> zmq.Socket[bytes]:
+def make_router(context: ZmqContext, *, is_trusted: bool = True) -> zmq.Socket[bytes]:
     """ROUTER with `ROUTER_MANDATORY`: sending to a peer that has gone is an error.
 
     Args:
@@ -72,7 +72,7 @@ def make_router(context: Context, *, is_trusted: bool = True) -> zmq.Socket[byte
     return socket
 
 
-def make_zap(context: Context) -> zmq.Socket[bytes]:
+def make_zap(context: ZmqContext) -> zmq.Socket[bytes]:
     """Bound where libzmq asks about the handshakes of a context's sockets (RFC 27)."""
     socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)  # a REP that could not answer once would be stuck
     socket.set(zmq.LINGER, 0)

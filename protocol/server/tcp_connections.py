@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from esper_overwatch.protocol.codec.zmq_options import Context, is_waiting
+from esper_overwatch.protocol.codec.zmq_options import ZmqContext, is_waiting
 
 from .sockets import CANCELLATION, SUBSCRIPTION
 
@@ -124,7 +124,7 @@ class TcpConnections:
         """Readable where something has happened."""
         return [monitor for _, monitor in self._monitors.values()]
 
-    def watch(self, context: Context, socket: zmq.Socket[bytes], port: str) -> zmq.Socket[bytes]:
+    def watch(self, context: ZmqContext, socket: zmq.Socket[bytes], port: str) -> zmq.Socket[bytes]:
         """Count the connections of a socket, which is not bound yet; returns its monitor."""
         address = f"inproc://connections-{port}-{id(socket):x}"
         monitor = context.socket(zmq.PAIR)

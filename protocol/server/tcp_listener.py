@@ -20,7 +20,7 @@ from zmq.utils import z85
 
 from esper_overwatch.protocol.codec.addresses import endpoints_of
 from esper_overwatch.protocol.codec.frames import Frames
-from esper_overwatch.protocol.codec.zmq_options import Context, is_waiting
+from esper_overwatch.protocol.codec.zmq_options import ZmqContext, is_waiting
 from esper_overwatch.protocol.errors import KeysUnusable
 from esper_overwatch.protocol.messages.commands import Socket
 from esper_overwatch.protocol.messages.roles import Peer
@@ -84,7 +84,7 @@ class TcpListener:
         self._logged_at = self._cut_logged_at = float("-inf")
         self._poller: zmq.Poller | None = None
 
-    def open(self, context: Context) -> None:
+    def open(self, context: ZmqContext) -> None:
         """Bind the three ports.
 
         Raises:
@@ -128,7 +128,7 @@ class TcpListener:
         self._events.close()
         self.connections.close()
 
-    def _bind(self, context: Context, socket: zmq.Socket[bytes], name: str) -> zmq.Socket[bytes]:
+    def _bind(self, context: ZmqContext, socket: zmq.Socket[bytes], name: str) -> zmq.Socket[bytes]:
         socket.set(zmq.IPV6, 1)
         socket.set(zmq.CURVE_SERVER, 1)
         socket.set(zmq.CURVE_SECRETKEY, self._keys.secret.encode())
