@@ -111,7 +111,7 @@ class MissingExtra(EsperError):
 
 
 class PublishError(EsperError, ValueError):
-    """What a loop gave its published run cannot be published, or the run has ended."""
+    """A value given to a published run cannot be published, or the run has ended."""
 
     exit_code = 5
 
@@ -143,7 +143,7 @@ class RequestError(EsperError):
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]
-        """What the command line ends with."""
+        """Exit code of the command line."""
         return ERRORS.get(self.kind, ERRORS["internal"]).exit_code
 
 

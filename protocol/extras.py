@@ -59,7 +59,7 @@ def _is_there(package: str) -> bool:
 
 
 def install_command(extras: str) -> str:
-    """What adds these extras to this environment: to the checkout that runs here, else to the release."""
+    """Command that adds these extras here: to the checkout that runs, else to the release."""
     checkout = Path(__file__).parents[2]
     where = [f"esper-overwatch[{extras}]"]
     if (checkout / "pyproject.toml").exists():

@@ -162,7 +162,7 @@ class RunFolder:
         return cls(path, identity, lock, existed=existed)
 
     def find_displacement(self) -> str | None:
-        """What became of the folder where another, or none, is at its path; None where it is in its place."""
+        """Describe where the folder went if its path is another's or gone; None where it is in its place."""
         try:
             if os.path.samestat(self._place, self.path.stat()):
                 return None
@@ -177,7 +177,7 @@ class RunFolder:
 
     @property
     def has_events(self) -> bool:
-        """Whether it was trained before."""
+        """True if it was trained before."""
         return was_trained(self.name, self.path.parents[1])
 
     def socket_folder(self) -> Path:
@@ -222,7 +222,7 @@ class RunInfo:
 
     @property
     def is_live(self) -> bool:
-        """Whether a process holds the run."""
+        """True if a process holds the run."""
         return self.holder is not None
 
     @property
@@ -232,7 +232,7 @@ class RunInfo:
 
     @property
     def pid(self) -> int | None:
-        """Of the live process."""
+        """Process id of the live process."""
         return self.holder.pid if self.holder else None
 
     @functools.cached_property
@@ -268,7 +268,7 @@ class RunInfo:
 
 
 def resume_command(name: str, done: int = 0) -> str:
-    """What to type to train a run on.
+    """Command that trains a run on.
 
     Args:
         name: of the run.
@@ -279,7 +279,7 @@ def resume_command(name: str, done: int = 0) -> str:
 
 
 def next_commands(name: str, *, state: str, kind: str, done: int = 0) -> list[str]:
-    """What to type next about a run, the most useful first.
+    """Commands to type next about a run, the most useful first.
 
     Args:
         name: of the run.
@@ -300,7 +300,7 @@ def next_commands(name: str, *, state: str, kind: str, done: int = 0) -> list[st
 
 
 def was_trained(name: str, home: StrPath | None = None) -> bool:
-    """Whether there is a run of exactly this name that has events."""
+    """True if there is a run of exactly this name that has events."""
     events = esper_home(home) / "runs" / name / EVENTS_FILE
     return is_valid_name(name) and (events.exists() or bool(SegmentFolder(events).numbers()))
 

@@ -85,12 +85,12 @@ class Client:
         return self.call("schema")
 
     def params(self) -> dict[str, Any]:
-        """What `set_param` may change: by key the value, the bounds, when a change takes effect."""
+        """Settings that `set_param` may change: by key the value, the bounds, when a change takes effect."""
         answer: dict[str, Any] = self.call("param.get")["params"]
         return answer
 
     def op(self, id_: str) -> dict[str, Any]:
-        """What became of a command: state, progress, result."""
+        """State, progress and result of a command."""
         return self.call("op.get", {"op": id_})
 
     def ops(self) -> list[dict[str, Any]]:
@@ -197,7 +197,7 @@ class Client:
     def prune(
         self, env: int, slot: str, *, epochs: int = 0, wait: bool = False, reason: str = ""
     ) -> dict[str, Any]:
-        """Remove a seed of one env, a blended one over so many epochs."""
+        """Remove a seed of one env, a blended one over some epochs."""
         return self.command("seed.prune", {"env": env, "slot": slot, "epochs": epochs}, wait, reason)
 
     def cancel(self, op: str, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
@@ -266,7 +266,7 @@ class Client:
     def _wait_for_effect(
         self, subscriber: Subscriber, id_: str, timeout: float | None = None
     ) -> dict[str, Any]:
-        """What `wait_for` does, with a subscriber to `life`."""
+        """Do what `wait_for` promises, with a subscriber to `life`."""
         end = None if timeout is None else time.monotonic() + timeout
         name = self.run.name
         while True:
@@ -286,7 +286,7 @@ class Client:
             subscriber.wait(0.1)
 
     def _last_events(self) -> Iterator[Event]:
-        """What a daemon that has ended wrote last, where its journal can be read."""
+        """Read the last events of a daemon that has ended, where its journal is on this machine."""
         if self.run.journal is not None:
             for stream, _, line in newest_lines(self.run.journal):
                 if stream == "life":

@@ -1,4 +1,4 @@
-"""What command lines share: standard files, errors as one line on standard error, and their exit codes."""
+"""Shared by all command lines: standard files, errors as one line on standard error, and their exit codes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def check_working_directory() -> None:
 
 @contextmanager
 def exit_on_error(program: str) -> Iterator[None]:
-    """Of a command line: end with one line on standard error and the exit code of an `EsperError`.
+    """End the program with one line on standard error and the exit code of an `EsperError`.
 
     After Ctrl-C the code is 130; where standard output has lost its reader (`| head`), 141 without a line;
     where it is a file that the disk refuses to write, 10; where a package of an extra is not installed, 9.
@@ -104,7 +104,7 @@ def _exit(program: str, error: EsperError) -> SystemExit:
 
 
 def _flush_output() -> None:
-    """Now, while a refusal can still be told."""
+    """Write now, while a refusal can still be reported."""
     if sys.stdout is not None and not sys.stdout.closed:
         sys.stdout.flush()
 

@@ -90,7 +90,7 @@ class DaemonConnection:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the daemon is known to be dead."""
+        """True if the daemon is known to be dead."""
         return self._source.is_gone
 
     def link_state(self, *, is_joined: bool) -> LinkState:
@@ -174,7 +174,7 @@ class DaemonConnection:
         return True
 
     def claim_boot(self, boot: str) -> bool:
-        """Whether this boot is the one followed; without one, it is from now on. For another, start over."""
+        """Follow this boot if none is followed yet; True if it is the followed one. Else start over."""
         if self.boot is None:
             self.boot = boot
         if boot != self.boot:

@@ -95,11 +95,11 @@ class TargetSource(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the daemon that was found last is known to be dead."""
+        """True if the daemon that was found last is known to be dead."""
 
     @property
     def is_remote(self) -> bool:
-        """Whether the run's files are on another machine."""
+        """True if the run's files are on another machine."""
 
     @property
     def patience_seconds(self) -> float:

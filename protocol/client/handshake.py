@@ -41,7 +41,7 @@ class HandshakeMonitor:
         self._patience = MAX_BROKEN_OFF
 
     def problem(self) -> str | None:
-        """What went wrong since the last call; None where nothing did. Never blocks."""
+        """Describe what went wrong since the last call; None if nothing did. Never blocks."""
         while True:
             try:
                 report = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))

@@ -1,4 +1,4 @@
-"""What a subscriber hands out beside events."""
+"""Items that a subscriber hands out beside events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LinkState = Literal["searching", "connecting", "live", "slow", "stale", "lost", 
 
 @dataclass(frozen=True)
 class Reset:
-    """What follows begins from nothing: the reader drops what it knew. Comes before every snapshot."""
+    """The reader drops what it knew: all that is known follows. Comes before every snapshot."""
 
     reason: str
 

@@ -92,7 +92,7 @@ class PendingRequests:
         self._requests = {id_: call for id_, call in self._requests.items() if call.deadline is not None}
 
     def identify(self, boot: str, offset_us: int) -> None:
-        """What `hello` said: from now on requests carry the boot and deadlines on the daemon's clock."""
+        """Take in `hello`: from now on requests carry the boot and deadlines on the daemon's clock."""
         self._boot = boot
         self._offset_us = offset_us
 
@@ -185,7 +185,7 @@ class PendingRequests:
 
 
 def _refusal(call: PendingRequest, message: str) -> Reply:
-    """What a daemon would answer to a request that cannot be sent as it is."""
+    """The daemon's answer to a request that cannot be sent as it is."""
     kind = ERRORS["invalid_params"]
     return Reply(
         id=call.id, meta=ReplyMeta(boot="", ts=0), error=ErrorBody(kind.code, message, {"kind": kind.kind})
@@ -214,7 +214,7 @@ def error_of(reply: Reply) -> RequestError | None:
 
 
 def outcome_of(call: PendingRequest, reply: Reply | None, body: Body = b"") -> RequestOutcome:
-    """What a request came to, for the caller: the answer, or that none came before its deadline."""
+    """Outcome of a request, for the caller: the answer, or that none came before its deadline."""
     if reply is not None:
         lines = tuple(lines_of(body))
         return RequestOutcome(call.id, call.method, reply.result, error_of(reply), call.age, lines)

@@ -74,9 +74,11 @@ def make_target_source(
     remote_daemon: str | None = None,
     batch: bool = False,
 ) -> TargetSource:
-    """What an address means; behind ssh://, `remote_daemon` is the command of esper-daemon there.
+    """Make the source of an address.
 
-    With `batch`, ssh asks for nothing.
+    Args:
+        remote_daemon: command of esper-daemon behind ssh://.
+        batch: ssh asks for nothing.
 
     Raises:
         EsperError: it is malformed, or its key cannot be used.

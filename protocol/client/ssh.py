@@ -32,7 +32,7 @@ _TUNNEL_OPTIONS = [*SSH_OPTIONS, *ssh_options("StreamLocalBindUnlink=yes", "Stre
 
 
 class _Row(msgspec.Struct):
-    """What `esper-daemon list --json` prints of a run."""
+    """One run as `esper-daemon list --json` prints it."""
 
     name: str
     id: str

@@ -78,7 +78,7 @@ class RemoteCommand:
         return os.fstat(self._process.file.fileno()).st_size
 
     def output(self, *, good: Collection[int] = (0,)) -> IO[bytes]:
-        """What it has printed, from its beginning; the file is gone after `stop`.
+        """All that it has printed; the file is gone after `stop`.
 
         Args:
             good: exit codes with which it counts as done.

@@ -153,7 +153,7 @@ class Subscriber:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether the snapshot and all that was received since have been handed out, without a hole."""
+        """True if the snapshot and all that was received since have been handed out, without a hole."""
         return self._phase == "joined" and not self._ready and not self._repairing
 
     @property
@@ -178,7 +178,7 @@ class Subscriber:
 
     @property
     def hello(self) -> dict[str, Any] | None:
-        """What the daemon said of itself."""
+        """The daemon's description of itself."""
         return self._connection.hello
 
     @property

@@ -33,7 +33,7 @@ class TcpDaemon:
         )
 
     def find(self) -> Target:
-        """The same target each time; its answer says which run it is."""
+        """Return the one target; its answer says which run it is."""
         return self._target
 
     def step(self) -> None:

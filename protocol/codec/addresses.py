@@ -32,7 +32,7 @@ def run_address(run: str | None, *, ssh: str | None, key: str | None) -> str | N
 
 
 def is_remote_address(address: str | None) -> bool:
-    """Whether an address leads off this machine; None, and the name of a run, do not."""
+    """True if an address leads off this machine; None, and the name of a run, do not."""
     return address is not None and "://" in address
 
 
@@ -98,7 +98,7 @@ def with_key(address: str, key: str | None) -> str:
 
 @dataclass(frozen=True)
 class SshDestination:
-    """Where to log in, and which run is meant there (None: the newest live one)."""
+    """Login and run of an ssh address (None: the newest live run)."""
 
     login: str
     """`[user@]host`, as ssh takes it; a name of the ssh configuration is one, too."""
@@ -107,7 +107,7 @@ class SshDestination:
 
     @property
     def arguments(self) -> list[str]:
-        """Of ssh's command line."""
+        """Arguments for ssh's command line."""
         return [*(["-p", str(self.port)] if self.port else []), self.login]
 
 

@@ -83,7 +83,7 @@ class Item(Protocol):
 
     @property
     def ctx(self) -> Context:
-        """Where in the run it belongs."""
+        """The event's place in the run."""
 
 
 class _Form(NamedTuple):
@@ -248,7 +248,7 @@ def _make_form(cls: type) -> _Form:
 
 @functools.lru_cache(maxsize=256)
 def _context_of(spec: EventSpec, round: int, epoch: int, level: str, env: int | None, rank: int) -> bytes:
-    """The same for all events of a type, an epoch and an env."""
+    """Encoded context, which all events of a type, an epoch and an env share."""
     of_env = "" if env is None else f'"env":{env},'
     ctx = f'"round":{round},"epoch":{epoch},"level":"{level}",{of_env}"rank":{rank}'
     return f',"type":"{spec.type}","tv":{spec.version},"ctx":{{{ctx}}},"data":'.encode()
@@ -283,7 +283,7 @@ def _encode_data(event: object, optional: Callable[[dict[str, Any]], Sequence[An
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether each null in what orjson made of it is a None: no float in it is a NaN or infinite."""
+    """True if each null in orjson's output is a None: no float of the value is NaN or infinite."""
     if isinstance(value, float):
         return isfinite(value)
     if value is None or isinstance(value, str | int):
@@ -296,7 +296,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """The same value in dicts, lists and numbers; non-finite floats as words, text as valid UTF-8.
+    """Convert a value to dicts, lists and numbers; non-finite floats become words, text valid UTF-8.
 
     Keys of dicts that are numbers, True, False or None become text, as `json.dumps` has them.
 

@@ -16,7 +16,7 @@ _NARROW = re.compile("[ -~\u2500-\u259f\u2800-\u28ff]*")
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text from the system can be written as UTF-8: it cannot where its bytes were not UTF-8."""
+    """True if a text from the system can be written as UTF-8, that is, if its bytes were UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -25,7 +25,7 @@ def is_utf8(text: str) -> bool:
 
 
 def clean_text(text: str) -> str:
-    r"""The same text in one line, where what is not printable is an escape such as `\x1b`."""
+    r"""Put text in one line and escape unprintable characters, for example as `\x1b`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -38,10 +38,7 @@ def clean_lines(text: str, indent: str = "    ") -> str:
 
 @lru_cache(maxsize=2048)
 def clean_cells(text: str) -> str:
-    """The same text with one column per character, for a screen: everything else becomes `?`.
-
-    Beside what is not printable these are combining and double-width characters.
-    """
+    """Replace by `?` what does not take one column: unprintable, combining and double-width characters."""
     if _NARROW.fullmatch(text):
         return text
     return "".join(c if _is_narrow(c) else "?" for c in text)
@@ -56,7 +53,7 @@ def _is_narrow(character: str) -> bool:
 
 
 def escape_json(document: str) -> str:
-    r"""The same JSON document, where what is not printable in its strings is an escape such as `\u009b`.
+    r"""Escape unprintable characters in the strings of a JSON document, for example as `\u009b`.
 
     Line breaks are left: inside a string JSON has them as escapes already.
     """

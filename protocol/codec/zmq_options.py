@@ -1,4 +1,4 @@
-"""What server and client do with their sockets and contexts alike."""
+"""Helpers for the sockets and contexts of server and client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ZmqContext = zmq.Context[zmq.Socket[bytes]]
 
 
 def is_waiting(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message can be received at once; `poll(0)`, at a tenth of its cost."""
+    """True if a message can be received at once; `poll(0)` at a tenth of its cost."""
     return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
 

@@ -17,7 +17,7 @@ from .training_run import TrainingRun
 AGREE_EVERY = 10
 """Steps between two looks for commands, where several processes have to agree."""
 GROUPS = ("eval", "test")
-"""`eval_loss` is told as `eval/loss`; what has no such prefix is of the training: `train/loss`."""
+"""`eval_loss` is published as `eval/loss`; a name without such a prefix belongs to training: `train/loss`."""
 
 
 class HuggingFaceCallback(TrainerCallback):

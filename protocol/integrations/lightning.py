@@ -104,7 +104,7 @@ class RunLogger(Logger):
 
     @property
     def name(self) -> str | None:
-        """Of the run."""
+        """Name of the run."""
         return None if self._training.name is None else str(self._training.name)
 
     @property

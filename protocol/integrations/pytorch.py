@@ -27,7 +27,7 @@ def watch_optimizer(
     Args:
         run: where to. The optimizer's steps are counted from the one after its newest.
         optimizer: any.
-        every: so many steps.
+        every: steps between two.
         name: of the group.
 
     Returns:

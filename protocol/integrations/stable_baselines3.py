@@ -54,7 +54,7 @@ class StableBaselines3Callback(BaseCallback):
 
 
 class RunOutputFormat(KVWriter):
-    """What the callback adds to the formats of a `Logger`: rows are published at the number of timesteps.
+    """Output format of a `Logger` that publishes rows at the number of timesteps.
 
     Args:
         training: where to.

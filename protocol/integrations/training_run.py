@@ -1,4 +1,4 @@
-"""What the callbacks of all frameworks share: a run that cannot disturb the training which it shows."""
+"""A run for the callbacks of all frameworks, which cannot disturb the training that it shows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TrainingRun:
         A second training with the same callback goes on in the same run.
 
         Args:
-            config: of the training; what has no form in JSON is told as text. To a run that has its own it is
+            config: of the training; what has no form in JSON becomes text. To a run that has its own it is
                 logged as the text `config`.
 
         Raises:
@@ -104,7 +104,7 @@ class TrainingRun:
         return self._early.pop(command, None) or self.run.asked(command)
 
     def checkpoint_path(self, step: int, suffix: str, call: CommandCall | None = None) -> Path:
-        """Where a checkpoint that was asked for is to be: in the run's folder, which is made.
+        """Path of a requested checkpoint in the run's folder, which is made.
 
         Args:
             step: of the training.

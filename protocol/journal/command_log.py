@@ -1,4 +1,4 @@
-"""What became of commands: a run's `command.*` events, folded into one record per command.
+"""Fold a run's `command.*` events into one record per command.
 
 The daemon answers `op.get` from it, the terminal shows it, `esper-daemon query` makes a table of it.
 """

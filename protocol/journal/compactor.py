@@ -82,7 +82,7 @@ class Compactor:
 
     @property
     def bytes(self) -> int:
-        """Of all compressed segments."""
+        """Size of all compressed segments."""
         return sum(segment.bytes for segment in self.manifest.segments)
 
     @property

@@ -1,4 +1,4 @@
-"""What a damaged journal has lost: where it cannot be read, and which numbers are missing."""
+"""Report what a damaged journal has lost: unreadable places and missing numbers."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class DamageReport:
         self.add_places([str(error) if "after line" in str(error) else f"line {number}: {error}"], 1)
 
     def add_places(self, places: Sequence[str], count: int) -> None:
-        """So many places cannot be read; the first of them in words."""
+        """Count places that cannot be read; `places` describes the first of them."""
         self.num_places += count
         self.places += places[: MAX_PLACES - len(self.places)]
 
     def watch(self, events: Iterable[Event]) -> Iterator[Event]:
-        """The same events; notes which numbers are not among them."""
+        """Pass events through and note which numbers are missing."""
         for event in events:
             self.add_numbers(event.stream, event.seq, event.seq)
             yield event
@@ -51,7 +51,7 @@ class DamageReport:
 
     @property
     def lines(self) -> list[str]:
-        """What to say of it; none where only retention has taken numbers."""
+        """The report's lines; none where only retention has taken numbers."""
         if not self.num_places:
             return []
         lines = [f"damaged: {place}" for place in self.places]

@@ -23,7 +23,7 @@ class FsyncThread:
 
     @property
     def busy(self) -> bool:
-        """Whether the disk has not answered yet."""
+        """True until the disk has answered."""
         return not self._idle.is_set()
 
     def begin(self, fd: int) -> None:
@@ -36,7 +36,7 @@ class FsyncThread:
         self._idle.wait()
 
     def take_error(self) -> OSError | None:
-        """What the disk has refused since this was last asked."""
+        """Return the error since the last call, if the disk refused anything."""
         error, self._error = self._error, None
         return error
 

@@ -18,7 +18,7 @@ _TAIL_BLOCK_BYTES = 64 * 1024
 
 
 class LineIndex:
-    """Where the lines of a segment are: the first of each stream, then one in 256 or in 256 KiB, about."""
+    """Offsets of lines in a segment: the first of each stream, then about one in 256 or in 256 KiB."""
 
     def __init__(self) -> None:
         self.entries: dict[str, list[tuple[int, int]]] = {}
@@ -141,7 +141,7 @@ def repair(fd: int) -> int:
 
 
 def _line_start(fd: int, end: int) -> int:
-    """Where the line that ends at `end` begins (its own newline, if any, does not count)."""
+    """Offset of the line that ends at `end` (its own newline, if any, does not count)."""
     position = end - 1
     while position > 0:
         begin = max(0, position - _TAIL_BLOCK_BYTES)

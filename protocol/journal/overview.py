@@ -92,7 +92,7 @@ def read_overview(path: Path, *, limit: int = TAIL_BYTES) -> RunOverview | None:
 
 @dataclass
 class _Tail:
-    """What has been found so far, walking from the newest event to older ones."""
+    """Findings of a walk from the newest event to older ones."""
 
     newest: Event | None = None
     rounds: int = 0
@@ -188,7 +188,7 @@ def choose_metric(names: list[str]) -> str:
 
 
 def _thinned(values: list[float]) -> list[float]:
-    """At most `MAX_VALUES`: the mean of each of so many equal parts."""
+    """Means of at most `MAX_VALUES` equal parts."""
     if len(values) <= MAX_VALUES:
         return values
     bounds = [i * len(values) // MAX_VALUES for i in range(MAX_VALUES + 1)]

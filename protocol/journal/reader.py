@@ -113,7 +113,7 @@ class JournalRange:
         return span is not None and span.last >= self.first and (self.last is None or span.first <= self.last)
 
     def includes(self, line: bytes) -> bool:
-        """Whether a line is part of it; a line that cannot be read is."""
+        """True if a line is part of it; a line that cannot be read is."""
         if self.stream is None and not self.after:
             return True
         head = LINE_PREFIX.match(line)
@@ -284,7 +284,7 @@ def oldest_numbers(path: Path) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class LastWords:
-    """What a journal's tail says of the run."""
+    """Facts of the run from its journal's tail."""
 
     ts: int
     round: int
@@ -319,7 +319,7 @@ def last_words(path: Path, *, limit: int = 4 * 1024 * 1024) -> LastWords | None:
             return _last_words_at(newest, event.data.state, stopped)
         if event.type == "run.stopped" and stopped is None:
             stopped = event.data
-    state = "TRAINING" if has_step else None  # another one would have been told after it
+    state = "TRAINING" if has_step else None  # another one would stand after it
     return None if newest is None else _last_words_at(newest, state, stopped)
 
 

@@ -1,7 +1,7 @@
-"""The lives of seeds, from the stages that they entered.
+"""Lives of seeds, from the stages that they entered: the terminal counts and tells them.
 
-`esper-daemon query` makes a table of them, the terminal counts them.
-What a rollback puts back is not a new life.
+`esper-daemon query` applies the same rules in SQL (`trainer.query.seed_view`).
+A seed that a rollback puts back does not begin a new life.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Lives:
         self._round = 0
 
     def copy(self) -> Lives:
-        """What later events do not change, and what can be continued."""
+        """An independent copy, which can be continued by further events."""
         twin = Lives()
         twin.all, twin._round = [replace(life) for life in self.all], self._round
         places = {id(old): new for old, new in zip(self.all, twin.all, strict=True)}
@@ -104,7 +104,7 @@ class Lives:
                 life.contribution = value
 
     def round_finished(self, round_: int, epoch: int) -> None:
-        """What still lives ends where it stands."""
+        """End the lives that still go on, at their stage."""
         for life in self._planted.values():
             if life.round == round_ and life.end_stage is None:
                 life.end_stage, life.end_epoch = life.stage, epoch

@@ -60,7 +60,7 @@ class JournalSegment(Struct, frozen=True, kw_only=True):
 
 
 class RemovedSegments(Struct, frozen=True):
-    """What retention has taken away."""
+    """Segments that retention has removed."""
 
     number: int = 0
     """Segments up to this one."""
@@ -185,7 +185,7 @@ class SegmentFolder:
             yield from _frames_around_damage(file, self.index(number), on_damage or _raise)
 
     def blocks_backwards(self, number: int) -> Iterator[bytes]:
-        """The same pieces, each of complete lines, the newest first; those behind a damage are left out."""
+        """Pieces of complete lines, the newest first; those behind a damage are left out."""
         opened = self.open(number)
         if opened is None:
             return
@@ -263,7 +263,7 @@ def _frames_around_damage(
 
 
 def _find_frame(file: BinaryIO, begin: int) -> int | None:
-    """Where the next frame may begin, at `begin` or behind it; None where none does.
+    """Offset where the next frame may begin, at `begin` or behind it; None where none does.
 
     Lines are UTF-8, in which the magic number cannot occur; in compressed bytes it may, by chance.
     """

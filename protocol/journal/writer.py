@@ -286,7 +286,7 @@ class Journal:
 
     @property
     def segments(self) -> dict[str, int | str | None]:
-        """What is closed: how many, their bytes on the disk, how many wait, why compressing failed last."""
+        """Closed segments: how many, their bytes on the disk, how many wait, why compressing failed last."""
         compactor = self._compactor
         return {
             "closed": len(compactor.manifest.segments) + len(compactor.pending),
@@ -303,7 +303,7 @@ class Journal:
         return gone
 
     def _is_rotation_due(self) -> bool:
-        """Whether the hot segment is large or old enough to be closed."""
+        """True if the hot segment is large or old enough to be closed."""
         if time.monotonic() < self._rotate_at:
             return False
         if self.bytes >= self.limits.segment_bytes:

@@ -1,4 +1,4 @@
-"""What each kind of anomaly means, what usually causes it and what to try: one table.
+"""One table of anomalies: meaning, usual causes and what to try.
 
 The terminal's detail, `esper-daemon doctor` and docs/reference/anomalies.md show it. Options and commands
 stand between backticks.

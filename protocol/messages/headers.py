@@ -1,4 +1,4 @@
-"""What is published beside the events: the heartbeat, and the headers of a batch and of a view."""
+"""Messages published beside the events: the heartbeat, and the headers of a batch and of a view."""
 
 from __future__ import annotations
 

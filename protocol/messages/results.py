@@ -1,4 +1,4 @@
-"""What methods answer, as types: the `result` of a query, and of a command's `command.done`.
+"""Types of results: the `result` of a query, and of a command's `command.done`.
 
 Fields are added, never taken away; a field with a default may be absent.
 """

@@ -11,7 +11,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 def is_allowed(role: Role | None, need: Role) -> bool:
-    """Whether this role is enough; None = not authorised."""
+    """True if this role is enough; None = not authorised."""
     return role is not None and ROLES.index(role) >= ROLES.index(need)
 
 

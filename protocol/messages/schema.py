@@ -66,12 +66,12 @@ def schema_bytes() -> bytes:
 
 @functools.cache
 def schema_hash() -> str:
-    """What `hello` says of the schema: a client that knows this hash knows every type."""
+    """Hash of the schema in `hello`: a client that knows it knows every type."""
     return hashlib.blake2b(schema_bytes(), digest_size=8).hexdigest()
 
 
 def _plain(schema: Any) -> Any:
-    """The same with the words of numbers and without indentation."""
+    """Remove indentation, and let numbers be their words."""
     if isinstance(schema, list):
         return [_plain(item) for item in schema]
     if not isinstance(schema, dict):

@@ -191,7 +191,7 @@ class LoopCommands:
                 CommandCall(self._pop(server, name), server).done()
 
     def is_waiting(self, name: str) -> bool:
-        """Whether a command of this name waits."""
+        """True if a command of this name waits."""
         server = self._server
         if server is not None and len(server.mailbox):
             with self._lock:

@@ -91,7 +91,7 @@ def publish(
 
 
 class _About:
-    """What a run says of itself."""
+    """A run's description of itself."""
 
     def __init__(self, config: dict[str, Any], tags: list[str], notes: str) -> None:
         self.config, self.tags, self.notes = config, tags, notes
@@ -340,7 +340,7 @@ class PublishedRun:
         return self._ended is None and self._server.flush(timeout)
 
     def finish(self, error: BaseException | str | None = None) -> None:
-        """End the run: what was logged is written, clients are told. Later calls do nothing.
+        """End the run: what was logged is written, clients are notified. Later calls do nothing.
 
         Args:
             error: why it failed; None = it did not.
@@ -450,7 +450,7 @@ def _end_of(error: BaseException | str | None) -> tuple[str, int, str | None]:
 
 
 def _exit_status(code: object) -> int:
-    """What the process ends with, 0 to 255: so the interpreter reads the code of a SystemExit."""
+    """Exit status of the process, 0 to 255, as the interpreter reads the code of a SystemExit."""
     if code is None:
         return 0
     if not isinstance(code, int):

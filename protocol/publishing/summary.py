@@ -1,4 +1,4 @@
-"""What a run's metrics have come to: last, least, greatest and mean of each, and what was set by hand."""
+"""Summary of a run: last, least, greatest and mean of each metric, and values set by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEND_SECONDS = 10.0
 FIRST_SECONDS = 1.0
 """After which a metric that is new is in an event."""
 NAMES_PER_INTERVAL = 100
-"""The interval grows by `SEND_SECONDS` for each so many metrics."""
+"""The interval grows by `SEND_SECONDS` for each such number of metrics."""
 
 
 class RunSummary:
@@ -68,7 +68,7 @@ class RunSummary:
             self._is_changed = self._has_news = True
 
     def __getitem__(self, name: str) -> int | float | str:
-        """What was set by hand, else the newest value of a metric.
+        """Value set by hand, else the newest of a metric.
 
         Raises:
             KeyError: neither.

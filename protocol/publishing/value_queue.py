@@ -39,7 +39,7 @@ class LoggedNumbers(Struct, frozen=True, gc=False):
 
 @dataclass
 class _LargeMetric:
-    """What waits and takes much memory: numbers, or an array that becomes a histogram."""
+    """A waiting metric that takes much memory: numbers, or an array that becomes a histogram."""
 
     num_bytes: int
     step: int
@@ -59,7 +59,7 @@ class ValueQueue(Emitter):
 
     Args:
         summary: of the run.
-        on_step: told the newest step whenever numbers have been drained.
+        on_step: called with the newest step whenever numbers have been drained.
     """
 
     def __init__(self, summary: RunSummary, on_step: Callable[[int], None]) -> None:

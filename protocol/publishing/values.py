@@ -1,4 +1,4 @@
-"""What may be logged, under which names: numbers, arrays, texts, files."""
+"""Values that may be logged, and their names: numbers, arrays, texts, files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_DEPTH = 8
 MAX_STEP = 2**63 - 1
 MAX_TEXT_CHARACTERS = 65_536
 MAX_ARRAY_VALUES = 16_384
-"""Of a larger array so many are looked at, evenly spaced."""
+"""Values sampled from a larger array, evenly spaced."""
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".bmp", ".tif", ".tiff"})
 
 
@@ -31,7 +31,7 @@ class ArraySample(NamedTuple):
 
 
 class SortedValues(NamedTuple):
-    """What one `log` was given, by kind; nested dicts are flat, their keys joined by `/`."""
+    """Arguments of one `log`, by kind; nested dicts are flat, their keys joined by `/`."""
 
     numbers: dict[str, Any]
     """May still be tensors of a device: `as_number` waits for them."""
@@ -210,5 +210,5 @@ def check_file(name: str, path: Path) -> tuple[Path, int]:
 
 
 def kind_of(path: Path) -> str:
-    """What a file is by its suffix: `image` or `file`."""
+    """Kind of a file by its suffix: `image` or `file`."""
     return "image" if path.suffix.lower() in IMAGE_SUFFIXES else "file"

@@ -1,4 +1,4 @@
-"""What `op.get` and `op.list` answer: each accepted command, known by its request's id."""
+"""Accepted commands by their requests' ids, for `op.get` and `op.list`."""
 
 from __future__ import annotations
 

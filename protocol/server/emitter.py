@@ -1,4 +1,4 @@
-"""Where the trainer's threads leave their events: a deque per stream, no lock, no wait.
+"""Queues for the events of the trainer's threads: a deque per stream, no lock, no wait.
 
 The I/O thread drains it on a timer. A full queue refuses the newest event and counts it; the count itself
 becomes an event (`telemetry.lost`). Events of `life` that find no room go to the disk instead, in order.
@@ -40,7 +40,7 @@ class Emitted(Struct, frozen=True, gc=False):
 
 @dataclasses.dataclass(slots=True)
 class _Queue:
-    """Where the events of a stream wait."""
+    """Waiting events of a stream."""
 
     stream: Stream
     bound: int
@@ -147,7 +147,7 @@ class Emitter:
         return lanes[0] if len(lanes) == 1 else list(heapq.merge(*lanes, key=lambda item: item.ns))
 
     def take_losses(self) -> list[TelemetryLost]:
-        """What was refused since the last call."""
+        """Return what was refused since the last call."""
         losses = []
         with self._refusing:
             for stream, refused in self._refused.items():

@@ -89,7 +89,7 @@ class EventForwarder:
 
     @property
     def has_publisher(self) -> bool:
-        """Whether it has one, or has not closed the one it had yet."""
+        """True if it has one, or has not closed the one it had yet."""
         return self._wanted is not None or self._publisher is not None
 
     def send(self, frames: Frames) -> None:

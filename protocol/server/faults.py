@@ -1,4 +1,4 @@
-"""What goes wrong in the I/O thread: counted, logged now and then, never its end."""
+"""Failures in the I/O thread: counted, logged now and then, never its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the query `history` answers: lines before a number, thinned without decoding them."""
+"""Answer of the query `history`: lines paged backwards, down-sampled without decoding them."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class LocalSockets:
 
     @property
     def endpoints(self) -> dict[str, str]:
-        """Where the sockets are bound now, by name."""
+        """Current addresses of the sockets, by name."""
         return {name: f"ipc://{path}" for name, path in self._paths.items()}
 
     def write_connection(self) -> None:
@@ -201,7 +201,7 @@ class LocalSockets:
 
 
 def _count_open_files(limit: int) -> int:
-    """Of this process; all, where not even a folder can be opened, and none without /proc."""
+    """Open descriptors of this process; the limit where no folder can be opened, 0 without /proc."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except FileNotFoundError:

@@ -49,7 +49,7 @@ class Mailbox:
         return len(self._commands) + self.num_kept  # in the order opposite to `poll`: never too few
 
     def has_room(self, method: str) -> bool:
-        """Whether one more command may wait; of the urgent ones 64 more may."""
+        """True if one more command may wait; of the urgent ones 64 more may."""
         more = MAX_MAILBOX_COMMANDS if method in URGENT_COMMANDS else 0
         return len(self) < MAX_MAILBOX_COMMANDS and self.num_waiting < MAX_MAILBOX_COMMANDS + more
 

@@ -1,4 +1,4 @@
-"""What `1/view` publishes of a fifth of a second: the newest metric of each type, and spans of the others."""
+"""Content of `1/view` for a fifth of a second: the newest metric of each type, and spans of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where events go that may not be lost and find their queue full: a file without a name, in order."""
+"""Spill file for events of `life` that find their queue full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a request's parameters, in words; msgspec's own messages are in types of Python."""
+"""Describe errors in a request's parameters; msgspec's own messages name types of Python."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _fields_of(params: type[Params]) -> dict[str, dict[str, Any]]:
 
 
 def _requirement(schema: Mapping[str, Any]) -> str:
-    """What a schema asks of a value: `a whole number, at least 1`."""
+    """Describe the values a schema allows: `a whole number, at least 1`."""
     if "enum" in schema:
         return f"one of {', '.join(map(str, schema['enum']))}"
     if "anyOf" in schema:

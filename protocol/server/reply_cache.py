@@ -1,4 +1,4 @@
-"""The same request again: a repeated id gets the answer that was given before, and no second effect."""
+"""Answers to repeated requests: a repeated id gets the earlier answer, and no second effect."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ LOG_INTERVAL_SECONDS = 60.0
 
 
 class ReplySender:
-    """Of one server. One thread owns it.
+    """Sends the answers of one server. One thread owns it.
 
     Attributes:
         undelivered: answers that found nobody, or a peer with too many unread.
@@ -35,13 +35,13 @@ class ReplySender:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of large answers that libzmq holds."""
+        """Bytes of large answers that libzmq holds."""
         for peer in list(self._waiting):
             self._forget_taken(peer)
         return sum(size for answers in self._waiting.values() for _, size in answers)
 
     def is_full(self, peer: Peer) -> bool:
-        """Whether a peer has to read before it may ask again."""
+        """True if a peer has to read before it may ask again."""
         if peer not in self._waiting:
             return False
         self._forget_taken(peer)

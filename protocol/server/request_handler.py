@@ -1,4 +1,4 @@
-"""What a request goes through before it is answered or handed to the trainer. No socket in here.
+"""Check requests, then answer them or hand them to the trainer. No socket in here.
 
 rate → parse → validate → known id? → method → deadline, boot, state, lease → answer (qry), or executed at
 once or put into the mailbox (ctl). Every way out is a typed error that names what is wrong.
@@ -280,7 +280,7 @@ class RequestHandler:
         return reply
 
     def _audit_refusal(self, request: Request, peer: Peer, error: RequestError) -> None:
-        """Of one sender up to a rate: over many connections it could fill the journal otherwise."""
+        """Audit a refusal, limited by rate per sender: many connections could fill the journal otherwise."""
         if self.refusals.admit(f"{peer.uid} {peer.key}".encode(), peer) > 0.0:
             self._warn_of_left_out(peer)
             return

@@ -1,4 +1,4 @@
-"""What kind of run a server serves: which methods it has, and what it says of itself."""
+"""Kind of run that a server serves: its methods, and its description of itself."""
 
 from __future__ import annotations
 

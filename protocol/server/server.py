@@ -263,7 +263,7 @@ class Server:
 
     @property
     def listening(self) -> dict[str, object] | None:
-        """Where on TCP, for how many keys, how many were turned away; None where it does not listen."""
+        """Address on TCP, number of keys, how many were turned away; None where it does not listen."""
         return self._listener.status() if self._listener else None
 
     @property
@@ -278,7 +278,7 @@ class Server:
 
     @property
     def wire_status(self) -> dict[str, object]:
-        """What went wrong in the I/O thread, by step, and what fails at present."""
+        """Failures of the I/O thread by step, and those at present."""
         folder = {} if self._displacement is None else {"folder": self._displacement}
         return {
             "errors": dict(self.faults.counts),

@@ -1,4 +1,4 @@
-"""What a late joiner needs: the newest events of each type and subject, kept as encoded lines."""
+"""Snapshot for a late joiner: the newest events of each type and subject, as encoded lines."""
 
 from __future__ import annotations
 

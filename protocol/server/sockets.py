@@ -81,7 +81,7 @@ def make_zap(context: ZmqContext) -> zmq.Socket[bytes]:
 
 
 def receive_subscriptions(publisher: zmq.Socket[bytes]) -> Iterator[zmq.Frame]:
-    """What subscribers have sent to a publisher, some of it; never blocks."""
+    """Receive some of the subscriptions sent to a publisher; never blocks."""
     for _ in range(MESSAGES_PER_TURN):
         try:
             yield publisher.recv(zmq.NOBLOCK, copy=False)
@@ -92,7 +92,7 @@ def receive_subscriptions(publisher: zmq.Socket[bytes]) -> Iterator[zmq.Frame]:
 class SubscriberCounts:
     """How many subscribe to each topic of one publisher on a Unix socket, whose peers are trusted.
 
-    A connection that goes is told by a cancellation of each of its topics that does not say whose it was.
+    A connection that goes shows as a cancellation of each of its topics, which does not say whose it was.
     """
 
     def __init__(self) -> None:

@@ -35,5 +35,5 @@ class SubscriptionRates:
         return True
 
     def is_over(self, key: str) -> bool:
-        """Whether the key went over its rate within the last `BAN_SECONDS`."""
+        """True if the key went over its rate within the last `BAN_SECONDS`."""
         return time.monotonic() < self._over_until.get(key, 0.0)

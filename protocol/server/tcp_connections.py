@@ -39,7 +39,7 @@ MAX_TOPIC_BYTES = 4096
 
 @dataclass(frozen=True)
 class FloodLimits:
-    """What a connection of a port may send, in bytes."""
+    """Limits of what a connection of a port may send, in bytes."""
 
     joining: int
     """Of handshake and first messages, which count for nothing."""
@@ -152,7 +152,7 @@ class TcpConnections:
         return monitor
 
     def note_message(self, frame: zmq.Frame, key: str) -> None:
-        """A message has come, so that its connection is authenticated; a key may have so many."""
+        """A message has come, so its connection is authenticated; limits the connections of a key."""
         with contextlib.suppress(zmq.ZMQError, ValueError), self._lock:
             one = self._open.get(int(frame.get(zmq.SRCFD)))
             if one is not None:
@@ -169,7 +169,7 @@ class TcpConnections:
             return sum(topic in one.topics for one in self._open.values())
 
     def is_full_for(self, key: str) -> bool:
-        """Whether a key has all the connections that it may have. From any thread."""
+        """True if a key has all the connections that it may have. From any thread."""
         with self._lock:
             return bool(key) and sum(one.key == key for one in self._open.values()) >= self.max_per_key
 
@@ -198,7 +198,7 @@ class TcpConnections:
             self._enforce()
 
     def _take_subscription(self, fd: int, content: bytes) -> None:
-        """The topics of a connection together may have so many bytes."""
+        """Limit the bytes of a connection's topics together."""
         kind, topic, one = content[:1], content[1:], self._open.get(fd)
         if one is None:
             return

@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def is_valid_name(name: str, max_length: int = MAX_NAME_LENGTH) -> bool:
-    """Whether something may be called so whose name becomes a file's: runs, keys, datasets.
+    """True if a name may become a file's: of a run, a key, a dataset.
 
     Letters, digits, '-', '_' and '.', a letter or digit first.
     """
@@ -35,7 +35,7 @@ def is_valid_name(name: str, max_length: int = MAX_NAME_LENGTH) -> bool:
 
 
 def esper_home(home: StrPath | None = None) -> Path:
-    """Where runs live: `home`, else `$ESPER_HOME`, else the platform's data folder; `~` is the user's home.
+    """Folder of all runs: `home`, else `$ESPER_HOME`, else the platform's data folder; `~` is expanded.
 
     Raises:
         FolderError: its name is not UTF-8, so that no message could name a file in it, or what it is relative
@@ -57,7 +57,7 @@ def esper_home(home: StrPath | None = None) -> Path:
 
 
 def config_folder() -> Path:
-    """Where keys and settings live; it need not be there."""
+    """Folder of keys and settings; it need not exist."""
     return Path(platformdirs.user_config_dir("esper"))
 
 

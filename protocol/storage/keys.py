@@ -216,7 +216,7 @@ class AllowList:
 
     @property
     def changed(self) -> bool:
-        """Whether the files are others than those read; raises OSError as `reload` does."""
+        """True if the files have changed since they were read; raises OSError as `reload` does."""
         return self._signature() != self._seen
 
     def reload(self) -> list[Authorized]:

@@ -69,7 +69,7 @@ class Lock:
         os.pwrite(self._fd, json.dumps(vars(_held[self.path])).encode(), 0)
 
     def locate(self) -> Path | None:
-        """Where its file is now, whoever moved it; None where it was deleted, or cannot be told."""
+        """Path of its file now, whoever moved it; None where it was deleted or cannot be found."""
         try:
             if os.fstat(self._fd).st_nlink:
                 return Path(os.readlink(f"/proc/self/fd/{self._fd}"))

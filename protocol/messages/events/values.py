@@ -1,4 +1,4 @@
-"""What a training loop of one's own publishes: values under names, by step. See docs/how-to/publishing.md."""
+"""Events of a published training loop: values under names, by step. See docs/how-to/publishing.md."""
 
 from __future__ import annotations
 
