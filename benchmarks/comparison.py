@@ -60,7 +60,7 @@ def find_difference(summary: Mapping[str, Any], first: str, second: str) -> dict
 
 
 def lead_figures(summary: Mapping[str, Any], rivals: tuple[str, ...]) -> dict[str, float]:
-    """Of PPO over each rival: mean lead in return, and the lower limit of its interval."""
+    """Mean lead of PPO over each rival in return, and the lower limit of its interval."""
     figures = {}
     for rival in rivals:
         lead = find_difference(summary, "ppo", rival)["return"]

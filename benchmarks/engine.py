@@ -88,7 +88,7 @@ def set_topology(population: Population) -> None:
 
 
 class Sequential:
-    """The same envs as one module each, of which only the live seeds run."""
+    """Envs as one module each, of which only the live seeds run."""
 
     def __init__(self, cfg: Config, data: Dataset, population: Population) -> None:
         state, table = population.state_dict(), population.table

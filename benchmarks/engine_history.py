@@ -52,7 +52,7 @@ class Worker:
         self.work: dict[str, float] = self._ask({"dataset": dataset, "config": config})
 
     def seconds(self, epoch: int) -> float:
-        """Of CPU, that an epoch takes."""
+        """Seconds of CPU that an epoch takes."""
         taken: float = self._ask(epoch)
         return taken
 

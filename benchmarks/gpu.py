@@ -160,7 +160,7 @@ def epoch_of(modules: Sequential, epoch: int) -> None:
 
 
 def seconds_of(work: Callable[[], None], device: torch.device) -> float:
-    """Of work, until the device has done it."""
+    """Seconds until the device has done the work."""
     begun = time.perf_counter()
     work()
     if device.type == "cuda":
@@ -244,7 +244,7 @@ class Options:
 
     @property
     def words(self) -> list[str]:
-        """The same, for a process that measures one case."""
+        """Arguments for a process that measures one case."""
         words = ["--device", self.device, "--rounds", str(self.rounds), "--epochs", str(self.epochs)]
         return [*words, *(["--trace", str(self.trace)] if self.trace else [])]
 
@@ -297,9 +297,9 @@ def measure_apart(command: Sequence[str], seconds: float) -> tuple[dict[str, flo
     click.echo("".join(f"{line}\n" for line in lines), nl=False)
     if done.returncode == 0:
         return {key: float("nan") if v is None else v for key, v in json.loads(last).items()}, ""
-    told = done.stderr.splitlines()
-    click.echo("\n".join(told[-20:]), err=True)
-    return {}, f"exit code {done.returncode}: {next((line for line in reversed(told) if line.strip()), last)}"
+    said = done.stderr.splitlines()
+    click.echo("\n".join(said[-20:]), err=True)
+    return {}, f"exit code {done.returncode}: {next((line for line in reversed(said) if line.strip()), last)}"
 
 
 def measure_all(
@@ -332,7 +332,7 @@ def rounded(figures: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def describe(device: torch.device) -> dict[str, object]:
-    """Of the device and what drives it, for the first line."""
+    """Describe the device and its driver, for the first line."""
     if device.type != "cuda":
         return {"device": str(device), "torch": torch.__version__}
     properties = torch.cuda.get_device_properties(device)

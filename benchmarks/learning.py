@@ -1,4 +1,4 @@
-"""Whether the policy learns: ten minutes of the default run, and the fixed policies on the same hosts.
+"""Measure what the policy learns: ten minutes of the default run, and the fixed policies on the same hosts.
 
     python -m benchmarks.learning [--minutes 10] [--rounds 3]
 

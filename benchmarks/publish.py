@@ -5,7 +5,7 @@
 Other libraries log the same ten numbers in the same turns, those of these that are installed: TensorBoard,
 wandb (offline), trackio, MLflow (files). `pip install 'esper-overwatch[bench]'` installs them all.
 
-A window is so many calls in a row; the I/O thread, the journal on disk and a viewer that follows the run are
+A window is a row of calls; the I/O thread, the journal on disk and a viewer that follows the run are
 there as in use. Windows of every kind take turns, and a figure is the median over the windows of a call's
 mean: on the clock (`_us`), and of the calling thread's CPU time (`_cpu_us`), the loop's counting included.
 Between windows the I/O thread empties its queue; its CPU time per step is what the process used beside the
@@ -41,7 +41,7 @@ from .report import finish
 NAMES = [f"metric_{i}" for i in range(10)]
 WARM_UP_WINDOWS = 10
 RIVAL_SHARE = 10
-"""Of so many steps of ours a rival logs one: the slowest takes milliseconds."""
+"""Steps of ours for each that a rival logs: the slowest takes milliseconds."""
 DISK_STEPS = 1000
 Log = Callable[[int], object]
 """Logs ten numbers at a step."""
@@ -176,7 +176,7 @@ def time_calls(log: Log, first: int, steps: int) -> list[float]:
 
 
 class Times:
-    """What was measured of one way to log."""
+    """Measured times of one way to log."""
 
     def __init__(self) -> None:
         self.wall: list[float] = []

@@ -69,15 +69,15 @@ print(json.dumps({"seconds": seconds, "mib": resource.getrusage(resource.RUSAGE_
 
 
 def events(count: int) -> Iterator[tuple[Context, object, int | None]]:
-    """So many events of a run, as (clock, event, env)."""
+    """Make `count` events of a run, as (clock, event, env)."""
     random_ = random.Random(1)
     yield Context(), _started(), None
-    round_ = told = 0
+    round_ = made = 0
     while True:
         round_ += 1
         for one in _round(random_, round_):
-            told += 1
-            if told >= count:
+            made += 1
+            if made >= count:
                 return
             yield one
 
@@ -207,7 +207,7 @@ def _finished(random_: random.Random) -> ev.RoundFinished:
 
 
 def write_journal(path: Path, count: int) -> int:
-    """Write so many events; gives the bytes of their lines."""
+    """Write `count` events; gives the bytes of their lines."""
     journal = Journal(path)
     encoder = Encoder(dict.fromkeys(STREAMS, 0))
     written = 0
@@ -225,7 +225,7 @@ def write_journal(path: Path, count: int) -> int:
 
 
 def ask(path: Path, questions: tuple[str, ...] = QUESTIONS, times: int = 1) -> dict[str, Any]:
-    """Open the journal and ask everything, in a new process; the least seconds of so many times."""
+    """Open the journal and ask everything, in a new process; the least seconds of all repetitions."""
     begun = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", _ASK, str(path), json.dumps(questions), str(times)],

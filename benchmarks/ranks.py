@@ -99,7 +99,7 @@ class RecordedGroup(ProcessGroup):
 
 
 def make_report(*, with_layers: bool) -> RankReport:
-    """What a rank of `ENVS` envs reports of an epoch."""
+    """Report of an epoch by a rank of `ENVS` envs."""
     config = configured(sets=SETS)
     wanted = torch.ones(ENVS, dtype=torch.bool) if with_layers else None
     hooks, cpu = FrameHooks(wanted), torch.device("cpu")

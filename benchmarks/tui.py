@@ -9,7 +9,7 @@ nvitop, btop and LEET are measured in the same way where they run.
 
 A key's time ends when the last byte of its frame has come. The cores may be shared: what of it the program
 and this one waited for a core is measured too, by the kernel. The screen that is read here is an emulator in
-Python, whose own time is told apart.
+Python, whose own time is reported apart.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def steady(terminal: Terminal, seconds: float) -> tuple[float, float]:
 
 
 def steady_charts(terminal: Terminal, envs: int, seconds: float) -> tuple[float, float]:
-    """The same on the page of charts of an env, each with the curves of all; then back."""
+    """Stay on the page of charts of an env, each with the curves of all; then go back."""
     terminal.wait_for(f"ENVS {envs}", seconds=PATIENCE_S)
     follow(terminal, 2.0)
     for each in CHARTS_OF_ALL:
@@ -154,7 +154,7 @@ def resident(terminal: Terminal) -> float:
 
 
 def measure_screen(envs: int, columns: int, lines: int, seconds: float) -> dict[str, float]:
-    """A live run of so many envs; of the smallest also starts and keys."""
+    """Measure a live run of these envs; of the smallest also starts and keys."""
     figures: dict[str, float] = {}
     with live_run(envs) as stop:
         if envs == SCREENS[0][0]:
@@ -242,7 +242,7 @@ class KeyTimes(NamedTuple):
 
 
 def press_keys(terminal: Terminal) -> dict[str, float]:
-    """Of switches between two views."""
+    """Press the keys of switches between two views."""
     times = [key(terminal, turn) for turn in range(KEYS)]
     return {
         "key_to_frame_p95_ms": p95([each.frame for each in times]),
@@ -298,7 +298,7 @@ def measure_day(folder: Path) -> dict[str, float]:
 
 
 def measure_others(folder: Path, seconds: float) -> dict[str, float]:
-    """The same figures of other monitors, at 120x40, as far as they run here."""
+    """Measure other monitors at 120x40, as far as they run here."""
     figures: dict[str, float] = {}
     for name in NAMES:
         try:

@@ -1,4 +1,4 @@
-"""What the wire costs and carries: `python -m benchmarks.wire`.
+"""Measure cost and capacity of the wire: `python -m benchmarks.wire`.
 
 A server with its journal and sockets runs as in the daemon, with one subscriber. The same `ppo.update` is
 emitted in bursts between training steps. In the same run, in turn with it: sending from the same thread (the
@@ -80,7 +80,7 @@ PING_BYTES = 128
 """About as many as the answer to a ping has."""
 SNAPSHOT_P99_MS = 1.0
 SNAPSHOT_OVER_BARE = 1.2
-"""The limit of a snapshot is the larger one: so many milliseconds, or so many times the bare ROUTER's p99."""
+"""The limit of a snapshot is the larger one: milliseconds, or a multiple of the bare ROUTER's p99."""
 BURST = 50
 BURSTS = 200
 WINDOWS = 5

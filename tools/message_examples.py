@@ -168,14 +168,14 @@ def first_of_each(part: str) -> dict[str, bytes]:
 
 
 def name_of(line: bytes) -> str:
-    """What a line of the corpus is an example of."""
+    """Name the message that a line of the corpus is an example of."""
     tree = msgspec.json.decode(line)
     name: str = tree.get("type") or tree.get("method") or next(iter(tree))
     return name
 
 
 def line_makers() -> dict[str, dict[str, Callable[[], bytes]]]:
-    """What makes an example, by part of the corpus and name."""
+    """Functions that make an example, by part of the corpus and name."""
     return {
         "events": {spec.type: functools.partial(event_line, spec) for spec in EVENTS.values()},
         "requests": {name: functools.partial(request_body, name) for name in METHODS},

@@ -81,11 +81,11 @@ def _method(method: Method) -> str:
     result = msgspec.json.encode(msgspec.json.decode(first_of_each("results")[method.name])["result"])
     where = "Result" if method.socket == "qry" else "Result, in its `command.done`"
     fields, parameters = [*_fields(method.result)], _parameters(method)
-    told = f"{where}. {_summary(method.result)}\n\n{_table(FIELD_HEADER, fields)}"
+    answer = f"{where}. {_summary(method.result)}\n\n{_table(FIELD_HEADER, fields)}"
     parts = [
         f"### Method `{method.name}`\n",
         f"Parameters:\n\n{_table(FIELD_HEADER, parameters)}" if parameters else "No parameters.\n",
-        told if fields else f"{where}: `{{}}`.\n",
+        answer if fields else f"{where}: `{{}}`.\n",
         f"```json\n{request.decode()}\n{result.decode()}\n```\n",
     ]
     return "\n".join(parts)
