@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python scripts/pytest-flaky -q -n 2 --dist worksteal
 RUN ?= first-light
 BENCHES := $(filter-out benchmarks/report.py benchmarks/daemon_rounds.py benchmarks/engine_worker.py benchmarks/gpu.py,$(wildcard benchmarks/[a-z]*.py))
 
-.PHONY: run test test-all nightly lint bench docs clean
+.PHONY: run test test-all nightly lint bench docs site clean
 
 run: .venv/trainer
 	@scripts/run "$(RUN)"
@@ -46,6 +46,9 @@ docs: .venv/dev
 	$(BIN)/python -m tools.alert_rules
 	$(BIN)/python -m tools.grafana_dashboard
 
+site: .venv/docs
+	$(BIN)/mkdocs build --strict --quiet
+
 # The build of torch: TORCH=cpu or cuda (else by whether an NVIDIA driver is there); TORCH_FROM=FOLDER or INDEX for a
 # site with a mirror. scripts/install.py says where torch comes from otherwise.
 .venv/trainer: pyproject.toml constraints.txt protocol/codec/line_writer.cpp $(wildcard trainer/compute/native_*)
@@ -57,5 +60,9 @@ docs: .venv/dev
 	@$(BIN)/python scripts/install.py trainer,text,export,metrics,compare,sweep,lightning,huggingface,sb3,serve,dev
 	@touch $@
 
+.venv/docs: .venv/trainer
+	@$(BIN)/python scripts/install.py docs
+	@touch $@
+
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

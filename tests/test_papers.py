@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
@@ -21,6 +22,8 @@ PAGES = (
 """CHANGELOG names what has been, and so do the two records of 0.2.0, docs/lab/findings.md and faults.md."""
 PATH = re.compile(r"(?<![\w./~-])(?:protocol|trainer|overwatch_tui|tools|tests|benchmarks|docs)/[\w./-]*\w")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+REPOSITORY = re.compile(r"https://github\.com/esper-overwatch/esper-overwatch/(?:blob|raw|tree)/main/")
+"""Where README, which is read on PyPI too, has its links."""
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -42,12 +45,33 @@ def test_files_named_in_a_page_exist(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_of_a_page_lead_somewhere(page: str) -> None:
-    folder = (ROOT / f"{page}.md").parent
     for link in LINK.findall(text_of(page)):
-        if "://" in link:
+        in_repository = REPOSITORY.match(link)
+        if "://" in link and not in_repository:
             continue
+        folder = ROOT if in_repository else (ROOT / f"{page}.md").parent
+        link = REPOSITORY.sub("", link)
         file, _, anchor = link.partition("#")
         target = folder / file if file else ROOT / f"{page}.md"
         assert target.exists(), link
         if anchor:
             assert anchor in anchors(target), link
+
+
+def test_readme_has_no_relative_links() -> None:
+    links = LINK.findall(text_of("README"))
+    assert len(links) > 10
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+def test_the_site_shows_every_page() -> None:
+    parts = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    names = re.findall(r"[\w/-]+\.md", str(parts))
+    assert sorted(names) == sorted(
+        str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")
+    )
+
+
+def test_what_a_user_reads_first_is_short() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs/tutorial").iterdir(), *(ROOT / "docs/how-to").iterdir()]
+    assert sum(page.stat().st_size for page in pages) < 60 * 1024
