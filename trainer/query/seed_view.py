@@ -11,7 +11,7 @@ _LIVE = ", ".join(f"'{stage.name}'" for stage in LIVE)
 _SEED = ", ".join(f"'{stage.name}'" for stage in WITH_SEED)
 
 _SEEDS = f"""
-WITH told AS (
+WITH births AS (
     SELECT place, ctx_env AS env, ctx_round AS round, ctx_epoch AS epoch, slot, to_stage, blueprint,
         parameters, contribution, seed, "by" = 'governor' AS restored,
         to_stage = 'GERMINATED' AND "by" <> 'governor' AS is_birth
@@ -22,7 +22,7 @@ WITH told AS (
         WHEN restored AND blueprint IS NOT NULL THEN max(CASE WHEN is_birth THEN place END)
             OVER (PARTITION BY round, env, slot, blueprint ORDER BY place)
         END AS anchor
-    FROM told
+    FROM births
 ), lived AS (
     SELECT *, last_value(anchor IGNORE NULLS) OVER in_slot AS life,
         last_value(CASE WHEN to_stage IN ({_SEED}) THEN true
@@ -73,17 +73,17 @@ WITH told AS (
     FROM (SELECT round, max_by(life, place) AS life FROM lived GROUP BY round, env, slot) AS held
     JOIN events."round.finished" AS ended ON ended.ctx_round = held.round WHERE {{rounds}} GROUP BY life
 )
-SELECT told.place, env, slot, blueprint, told.round, told.epoch AS germinated_epoch,
+SELECT births.place, env, slot, blueprint, births.round, births.epoch AS germinated_epoch,
     CASE WHEN put_back.life IS NOT NULL THEN put_back.epoch
         WHEN stage IN ({_LIVE}) THEN finished.epoch ELSE stood.epoch END AS end_epoch,
     CASE WHEN put_back.life IS NOT NULL THEN 'DORMANT'
         WHEN stage IN ({_LIVE}) AND finished.life IS NULL THEN NULL ELSE stage END AS end_stage,
     newest.contribution, parameters, seed
-FROM told
-LEFT JOIN stood ON stood.life = told.place
-LEFT JOIN put_back ON put_back.life = told.place
-LEFT JOIN newest ON newest.life = told.place
-LEFT JOIN finished ON finished.life = told.place
+FROM births
+LEFT JOIN stood ON stood.life = births.place
+LEFT JOIN put_back ON put_back.life = births.place
+LEFT JOIN newest ON newest.life = births.place
+LEFT JOIN finished ON finished.life = births.place
 WHERE is_birth
 """
 KEPT_SEEDS = "seeds_kept_"

@@ -232,10 +232,10 @@ ORDER BY began.place
 """
 _COMMANDS = """
 WITH accepted AS (
-    SELECT id, min_by(accepted, place) AS told, min(place) AS place
+    SELECT id, min_by(accepted, place) AS entry, min(place) AS place
     FROM events."command.accepted" AS accepted GROUP BY id
 ), refused AS (
-    SELECT id, min_by(refused, place) AS told, min(place) AS place
+    SELECT id, min_by(refused, place) AS entry, min(place) AS place
     FROM events."command.refused" AS refused GROUP BY id
 ), done AS (
     SELECT id, min_by(done.seconds, place) AS seconds, min(place) AS place
@@ -244,16 +244,16 @@ WITH accepted AS (
     SELECT id, min_by(failed.message, place) AS message, min(place) AS place
     FROM events."command.failed" AS failed GROUP BY id
 )
-SELECT coalesce(accepted.told.ts, refused.told.ts) AS ts, id,
-    coalesce(accepted.told.method, refused.told.method) AS method,
-    coalesce(accepted.told.client, refused.told.client) AS client,
-    coalesce(accepted.told.uid, refused.told.uid) AS uid,
-    coalesce(accepted.told.pid, refused.told.pid) AS pid,
-    accepted.told.params AS params, accepted.told.reason AS reason,
+SELECT coalesce(accepted.entry.ts, refused.entry.ts) AS ts, id,
+    coalesce(accepted.entry.method, refused.entry.method) AS method,
+    coalesce(accepted.entry.client, refused.entry.client) AS client,
+    coalesce(accepted.entry.uid, refused.entry.uid) AS uid,
+    coalesce(accepted.entry.pid, refused.entry.pid) AS pid,
+    accepted.entry.params AS params, accepted.entry.reason AS reason,
     CASE WHEN accepted.id IS NULL THEN 'refused' WHEN done.id IS NOT NULL THEN 'done'
         WHEN failed.id IS NOT NULL THEN 'failed' ELSE 'open' END AS outcome,
     CASE WHEN accepted.id IS NOT NULL THEN done.seconds END AS seconds,
-    CASE WHEN accepted.id IS NULL THEN refused.told.message
+    CASE WHEN accepted.id IS NULL THEN refused.entry.message
         WHEN done.id IS NULL THEN failed.message END AS message
 FROM accepted FULL JOIN refused USING (id) LEFT JOIN done USING (id) LEFT JOIN failed USING (id)
 ORDER BY least(accepted.place, refused.place)
@@ -266,12 +266,12 @@ SELECT ts, ctx_round, ctx_epoch, path, reason, NULL, NULL, command, error FROM e
 ORDER BY ts
 """
 _GATE_CHECKS = """
-WITH told AS (
+WITH entry AS (
     SELECT *, unnest(map_entries(checks)) AS one FROM events."seed.gate"
 )
 SELECT ts, ctx_round AS round, ctx_epoch AS epoch, ctx_env AS env, slot, gate, one.key AS check_name,
     one.value AS holds, passed, seed, action, command
-FROM told
+FROM entry
 """
 _SCALAR_VALUES = """
 SELECT ts, boot, step, one.key AS name, one.value AS value
@@ -351,7 +351,7 @@ _VIEWS: dict[str, View] = {
     "parameters": View("each change of a parameter", _all_of("param.changed")),
     "logs": View("each line of the log", _all_of("log", "ts, ctx_round AS round, ctx_epoch AS epoch")),
     "scalars": View("each number that a published loop logged", _SCALAR_VALUES),
-    "raw_events": View("every event as it was written, those played anew among them", _RAW),
+    "raw_events": View("every event as it was written, repeated ones among them", _RAW),
 }
 DESCRIPTIONS = {name: view.description for name, view in _VIEWS.items()}
 """Descriptions of the views, one line each."""
