@@ -97,7 +97,7 @@ class CellStore:
         except OSError as error:
             result = self._path(cell, "json").name
             raise FolderError(
-                f"cannot read {path}: {error.strerror}; delete {result} beside it to compute it anew"
+                f"cannot read {path}: {error.strerror}; delete {result} beside it to compute it again"
             ) from None
 
     def load_part(self, cell: Cell) -> bytes | None:

@@ -19,7 +19,7 @@ ABOUT = {
     "fixed": "convolutions in the first two slots",
     "constant": "the best of all constant schedules, found with as many episodes as PPO is trained with",
     "halving": "a seed in every slot, then the weaker halves go; the best of one for each blueprint",
-    "oracle": "the best constant schedule of each task, which is told: a ceiling",
+    "oracle": "the best constant schedule of each task, which it knows: a ceiling",
     "static": "the seeds that ppo (else constant) ends with, all there and blended from the first epoch",
     "ppo": "trained, greedy",
 }
@@ -83,7 +83,7 @@ def _parse(name: str) -> Word:
         raise UnknownPolicy(f"--policy {name}: the controls are {' and '.join('+' + c for c in CONTROLS)}")
     if control == "told" and base != "ppo":
         raise UnknownPolicy(
-            f"--policy {name}: only ppo is trained, so only ppo can be told the task: ppo+told"
+            f"--policy {name}: only ppo is trained, so only ppo can be shown the task: ppo+told"
         )
     if control == "shuffled" and base in ("static", "oracle"):
         raise UnknownPolicy(

@@ -40,8 +40,8 @@ SIGNALS = {
     "pace": "Time of an epoch, as a multiple of the usual one",
     "queue_drops": "Count of events that were refused in an epoch",
 }
-"""What the checks compare with limits that are the same all through a run: those of `kl` follow
-`ppo.target_kl`, those of `value_collapse` how far the run is."""
+"""Checks whose limits stay the same all through a run: those of `kl` follow `ppo.target_kl`, those of
+`value_collapse` the run's progress."""
 
 RaiseAfter = Annotated[
     int,
@@ -143,9 +143,9 @@ def configured_thresholds(anomalies: AnomaliesConfig) -> dict[str, Threshold]:
 
 
 def _with_waiting(threshold: Threshold, anomalies: AnomaliesConfig) -> Threshold:
-    """The same limits, raised and cleared as the run's options say where they are set.
+    """Replace how long a threshold waits, where the run's options set it.
 
-    A NaN is no noise that a second reading could take back: it is told at once.
+    A NaN is no noise that a second reading could take back: it is raised at once.
     """
     margin = anomalies.clear_margin
     raise_after = 0 if threshold.signal == "nonfinite" else anomalies.raise_after

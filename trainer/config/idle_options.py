@@ -15,7 +15,7 @@ from .teacher_options import TeacherConfig
 
 @dataclass(frozen=True)
 class Need:
-    """What some options need for an effect.
+    """A condition under which some options have an effect.
 
     Attributes:
         switch: the option that decides.
@@ -33,12 +33,12 @@ class Need:
 
 
 FOR_RULES_AS_WELL = frozenset({"gamma", "minibatches"})
-"""Of PPO: the reward of every policy is shaped by the one; the other has to go with envs.count, so that
+"""Options of PPO that every policy uses: one shapes its reward; the other has to go with envs.count, so that
 those who compare policies give it with each."""
 
 
 WITHOUT_LEARNING = FOR_RULES_AS_WELL | {"floor"}
-"""Of PPO, what a policy that does not learn has use for: actions are drawn with the floors."""
+"""Options of PPO that a policy uses without learning: actions are drawn with the floors."""
 
 
 OF_TEACHER = tuple(f"teacher.{option.name}" for option in fields(TeacherConfig))
@@ -113,7 +113,7 @@ NEEDS = (
 
 
 def value_of(config: Config, key: str) -> Any:
-    """What an option is set to."""
+    """Value of an option."""
     found: Any = config
     for part in key.split("."):
         found = getattr(found, part)

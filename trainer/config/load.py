@@ -53,19 +53,19 @@ class SourcedConfig:
     """By key, for each key that there is."""
 
     def is_open(self, key: str) -> bool:
-        """Whether nobody chose the value, so that the task may bring its own."""
+        """True if nobody chose the value, so that the task may bring its own."""
         return self.sources[key] in (DEFAULT, TASK)
 
     def value(self, key: str) -> Any:
-        """What an option is set to."""
+        """Value of an option."""
         return value_of(self.config, key)
 
     def with_task_value(self, key: str, value: Any) -> SourcedConfig:
-        """The same where the task sets an option."""
+        """Set an option to the task's value."""
         return self.with_value(key, value, TASK)
 
     def with_value(self, key: str, value: Any, source: str) -> SourcedConfig:
-        """The same with a checked value of an option, and where it comes from."""
+        """Set an option to a checked value from `source`."""
         tree = msgspec.to_builtins(self.config)
         *path, leaf = key.split(".")
         node = tree
@@ -340,7 +340,7 @@ def _spelt(value: Any) -> str:
 
 
 def drop_idle(saved: Mapping[str, Any], sets: Iterable[str]) -> list[str]:
-    """Of `key=value` texts over a configuration those that have an effect, all of them together.
+    """Select the `key=value` texts that have an effect on a saved configuration, applied all together.
 
     Args:
         saved: the nested configuration.
@@ -412,7 +412,7 @@ def _check_combinations(config: Config) -> None:
 
 
 def _check_addresses(config: Config) -> None:
-    """Where others may connect is an address; whether it can be bound is seen at the start."""
+    """Check that every address to connect to is one; the start shows whether it can be bound."""
     try:
         if config.metrics.listen:
             parse_host_port(config.metrics.listen)
@@ -443,7 +443,7 @@ def _check_policy(config: Config) -> None:
 
 
 def _check_limits(config: Config) -> None:
-    """What is critical is at least a warning."""
+    """Check that critical limits are at least as far as the warnings."""
     for signal, threshold in configured_thresholds(config.anomalies).items():
         warning, critical = threshold.warning, threshold.critical
         if (critical > warning) if threshold.low else (critical < warning):

@@ -14,7 +14,7 @@ _HEADS = "|".join(HEAD_NAMES)
 HeadValues = tuple[Annotated[str, Meta(pattern=rf"^({_HEADS}):[0-9]{{1,3}}(\.[0-9]{{1,9}})?$(?!\n)")], ...]
 """Numbers for single heads of the policy, as `op:0.5`."""
 HeadShares = tuple[Annotated[str, Meta(pattern=rf"^({_HEADS}):0(\.[0-9]{{1,9}})?$(?!\n)")], ...]
-"""The same, below 1."""
+"""Shares by head, below 1."""
 
 
 class PolicyConfig(Section, frozen=True):
@@ -77,7 +77,7 @@ class PPOConfig(Section, frozen=True):
         Meta(
             description=(
                 "Whether each env's advantages are less the mean of the other envs with the same task of a "
-                "mixture, epoch by epoch; the policy is not told the task"
+                "mixture, epoch by epoch; the policy does not see the task"
             )
         ),
     ] = False
@@ -168,7 +168,7 @@ class PPOConfig(Section, frozen=True):
         bool,
         Meta(
             description=(
-                "Whether an update computes the old log-probabilities anew, so that its first ratios are 1 "
+                "Whether an update recomputes the old log-probabilities, so that its first ratios are 1 "
                 "also where products are rounded to TF32"
             )
         ),

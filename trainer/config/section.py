@@ -1,4 +1,4 @@
-"""What the sections of options are made of: a node of the tree, and options that are bounded numbers."""
+"""Building blocks of option sections: a node of the tree, and options that are bounded numbers."""
 
 from __future__ import annotations
 

@@ -50,5 +50,5 @@ class TaskConfig(Section, frozen=True):
 
     @property
     def label(self) -> str:
-        """What is learnt, in a word."""
+        """One word for the task."""
         return "mixture" if self.mixture else self.dataset

@@ -167,17 +167,17 @@ class Rank0Hooks:
         self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
     ) -> None:
         for evaluation in evaluations:
-            told = self._recorder.record_evaluation(evaluation)
+            evaluated = self._recorder.record_evaluation(evaluation)
             logger.info(
                 "evaluation after round %d: %s on %d held-out hosts: return %.3f, test accuracy %.3f, "
                 "%.0f parameters added, %.1f s",
                 round,
-                told.policy,
-                told.hosts,
-                told.return_mean,
-                told.test_accuracy_mean,
-                told.added_parameters_mean,
-                told.seconds,
+                evaluated.policy,
+                evaluated.hosts,
+                evaluated.return_mean,
+                evaluated.test_accuracy_mean,
+                evaluated.added_parameters_mean,
+                evaluated.seconds,
             )
         self._save("round", best=is_best)
         self._commands.at_epoch_end(self._timer.paused)  # what came in the update and the evaluation

@@ -88,7 +88,7 @@ class BpeTokenizer:
         """Learn the most frequent pairs of a text, the same in every run.
 
         Args:
-            vocabulary: tokens at most; a short text does not have so many pairs.
+            vocabulary: most tokens; a short text has fewer pairs.
 
         Raises:
             ImportError: the library is not installed.

@@ -284,7 +284,7 @@ def _convolutions() -> Iterator[MachineCheck]:
     try:
         from esper_overwatch.trainer.compute import native_convolution
     except (ImportError, OSError):
-        return  # told by the check of torch
+        return  # the check of torch reports it
     if reason := native_convolution.absence():
         yield MachineCheck("warn", "kernel", "torch convolves on the CPU, not the native kernel", reason)
     else:

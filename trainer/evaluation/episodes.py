@@ -113,8 +113,8 @@ class HeldOutEpisodes:
     def _of_all_ranks(self, mine: EpisodeTable) -> EpisodeTable:
         if self._group.size == 1:
             return mine
-        told = self._group.all_gather_bytes(json.dumps(mine.to_builtins()).encode())
-        return EpisodeTable.joined([EpisodeTable.from_builtins(json.loads(table)) for table in told])
+        tables = self._group.all_gather_bytes(json.dumps(mine.to_builtins()).encode())
+        return EpisodeTable.joined([EpisodeTable.from_builtins(json.loads(table)) for table in tables])
 
     def close(self) -> None:
         """End the worker threads."""

@@ -315,7 +315,7 @@ def create_population(
     if size != execution.group_size and config.envs.group_size:
         population.close()
         raise DoesNotFit(
-            f"envs.group_size = {config.envs.group_size}: a step of so many hosts does not fit into the "
+            f"envs.group_size = {config.envs.group_size}: a step of that many hosts does not fit into the "
             f"memory of {device}; {size} would"
         )
     return population

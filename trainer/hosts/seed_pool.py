@@ -58,7 +58,7 @@ class SeedPool:
             batch * block.channels * math.prod(block.size) >= ALONE_MIN_NUMBERS for block in model.blocks
         ]
         self._codes = {kind.name: code for code, kind in enumerate(kinds)}
-        assert len(self._codes) == len(kinds), "blueprints are told apart by their names"
+        assert len(self._codes) == len(kinds), "blueprints differ in their names"
         self.slots = [f"r{i % model.rows}c{i // model.rows}" for i in range(len(model.blocks))]
         self._causal = model.causal
         self._channels: list[int] = []

@@ -141,22 +141,22 @@ def check_sizes(config: Config, task: Task) -> str | None:
         for block in model.blocks:
             specs = kind.at(block.channels, block.size).specs(block.channels)
             count += sum(spec.count for spec in specs.values())
-    told = []
+    notes = []
     if count >= MANY_PARAMETERS:
         gigabytes = BYTES_PER_PARAMETER * count * config.envs.count / 1e9
-        told.append(
+        notes.append(
             f"each host has {count / 1e6:.0f} million parameters with one seed of each blueprint in each slot"
             f": building takes minutes, and {config.envs.count} hosts need about {gigabytes:.1f} GB"
         )
     step = OPERATIONS_PER_PRODUCT * model.products * config.task.batch_size
     epoch = step * config.task.batches_per_epoch * config.envs.count
     if epoch >= MANY_OPERATIONS:
-        told.append(
+        notes.append(
             f"a training step of a host takes {step / 1e9:.0f} billion operations, an epoch of "
             f"{config.envs.count} hosts {epoch / 1e12:.0f} trillion: minutes on a CPU; "
             "task.batches_per_epoch, task.batch_size and envs.count make it less"
         )
-    return "; ".join(told) or None
+    return "; ".join(notes) or None
 
 
 def build_model(

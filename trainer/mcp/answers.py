@@ -1,4 +1,4 @@
-"""What a tool answers: bounded, plain JSON, and text that is fit for a terminal."""
+"""Answers of tools: bounded, plain JSON, and text that is fit for a terminal."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 from esper_overwatch.protocol.codec.text import clean_text
 
 MAX_ANSWER_BYTES = 200_000
-"""Of the rows of an answer, as JSON; what is beyond is left out and `truncated` says so."""
+"""Bytes of an answer's rows, as JSON; more are left out and `truncated` says so."""
 MAX_TEXT_CHARACTERS = 4_000
-"""Of one text in an answer."""
+"""Characters of one text in an answer."""
 
 
 def plain(value: Any) -> Any:

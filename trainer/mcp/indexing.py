@@ -28,7 +28,7 @@ class JournalIndexer:
 
         Raises:
             FolderError: the journal cannot be read.
-            QueryError: it takes longer than so many seconds; it goes on meanwhile.
+            QueryError: it takes longer than `seconds`; it goes on meanwhile.
         """
         from esper_overwatch.trainer.query.part_cache import count_segments
 
@@ -69,7 +69,7 @@ class JournalIndexer:
 
 
 def _let_others_work(events: Iterator[Event]) -> Iterator[Event]:
-    """The same events; the server's other threads get their turn in between."""
+    """Pass events through; the server's other threads get their turn in between."""
     for number, event in enumerate(events):
         if number % 256 == 0:
             time.sleep(0)

@@ -170,7 +170,7 @@ class _Deadline:
         self._end = time.monotonic() + SECONDS
 
     def watch(self, lines: Iterator[tuple[str, int, bytes]]) -> Iterator[tuple[str, int, bytes]]:
-        """The same lines, until the time has passed."""
+        """Pass lines through until the time has passed."""
         for line in lines:
             if time.monotonic() > self._end:
                 self.has_passed = True

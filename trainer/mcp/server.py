@@ -57,7 +57,7 @@ def make_server(targets: Targets, *, allow_control: bool) -> EsperServer:
 
 
 def _with_tool_errors(function: _F) -> _F:
-    """The same function, whose `EsperError` is the tool's error and not a crash of the server."""
+    """Turn an `EsperError` of a function into the tool's error, so that it does not end the server."""
 
     @functools.wraps(function)
     def tool(*args: Any, **kwargs: Any) -> dict[str, Any]:

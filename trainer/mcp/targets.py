@@ -24,11 +24,11 @@ class Targets:
 
     @property
     def is_remote(self) -> bool:
-        """Whether only a port leads to the run."""
+        """True if the run is reached by a port only."""
         return self.pinned is not None and "://" in self.pinned
 
     def address(self, run: str | None) -> str | None:
-        """What RUN of a tool means: a name or id, or the beginning of one.
+        """Resolve a tool's RUN: a name or id, or the beginning of one.
 
         Raises:
             BadName: an address; tools do not choose other machines.

@@ -1,4 +1,4 @@
-"""What a scrape of a run answers: every metric's name, unit and meaning.
+"""Metrics of a run for a scrape: every metric's name, unit and meaning.
 
 Names end in their unit, counters in `_total`; a share from 0 to 1 is a `_ratio`. Labels take few values: no
 client, env, slot or message is one.
@@ -76,13 +76,13 @@ class RunCollector(Collector):
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Of those that are finite; None where there are none."""
+    """Mean of the finite values; None where there are none."""
     finite = _finite(values)
     return math.fsum(finite) / len(finite) if finite else None
 
 
 def largest(values: Iterable[float | None]) -> float | None:
-    """Of those that are finite; None where there are none."""
+    """Largest of the finite values; None where there are none."""
     return max(_finite(values), default=None)
 
 

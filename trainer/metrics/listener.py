@@ -1,4 +1,4 @@
-"""The port that Prometheus scrapes: HTTP on threads of its own, bounded, on loopback unless told otherwise.
+"""The port that Prometheus scrapes: HTTP on threads of its own, bounded, by default on loopback.
 
 The exposition is that of `prometheus_client`. Its own server gives each connection a thread for as long as
 the peer likes; here connections are few, silent ones are closed, and they are taken in at a bounded pace, so
@@ -165,6 +165,6 @@ class MetricsListener:
             now = time.monotonic()
             if now - self._logged_at >= LOG_INTERVAL_SECONDS:
                 self._logged_at = now
-                logger.exception("a scrape failed; the next one is answered anew")
+                logger.exception("a scrape failed; the next one is answered again")
             start_response("500 Internal Server Error", [("Content-Type", "text/plain; charset=utf-8")])
             return [f"the metrics could not be collected: {type(error).__name__}\n".encode()]

@@ -1,7 +1,7 @@
-"""What Prometheus is told of a run beside the server's own counts: folded from the events as they come.
+"""Counters for Prometheus beside the server's own: folded from the events as they come.
 
 The I/O thread writes, scrapes read. Nothing here grows with time: a key is one of a set that is known when
-the run starts (stages, blueprints, kinds of anomalies), or one of the first so many (ranks, phases).
+the run starts (stages, blueprints, kinds of anomalies), or one of a bounded number (ranks, phases).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ANOMALIES: tuple[tuple[str, str], ...] = (
 """(scope, kind) of all that can be raised."""
 RAISED: tuple[Severity, ...] = ("warning", "critical")
 SCOPES = ("env", "seed", "policy", "head", "critic")
-"""Of what drifts."""
+"""Kinds of things that drift."""
 MAX_RANKS = 64
 MAX_PHASES = 32
 OUTCOMES = (Stage.FOSSILIZED.name, Stage.PRUNED.name)
@@ -103,7 +103,7 @@ class RunTotals:
         self.epoch_seconds = 0.0
         self.phase_seconds: Counter[str] = Counter()
         self._severity_of: dict[tuple[str, str], Severity] = {}
-        """Of what is active, by source and kind."""
+        """Severities of active anomalies, by source and kind."""
         self._newest: dict[type, Any] = {}
         self._fold: dict[type, Callable[[Emitted], None]] = {
             Anomaly: self._fold_anomaly,

@@ -1,4 +1,4 @@
-"""What the policy sees of N hosts: a versioned layout of base and slot features.
+"""The policy's observation of N hosts: a versioned layout of base and slot features.
 
 docs/reference/training.md lists the columns, which come in two kinds. *Measured* ones (losses, accuracies,
 norms ...) may be absent: absent is NaN here, each has a flag column for that, and the network normalises

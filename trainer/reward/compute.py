@@ -27,7 +27,7 @@ STAGE_PROGRESS: dict[Stage, float] = {
 }
 """How far a seed is in its life; 0 for all other stages."""
 NUM_ESCROW_EPOCHS = 3
-"""A gain has lasted when it was there in so many epochs."""
+"""Epochs in which a gain must be there to have lasted."""
 MAX_ESCROW_STEP = 0.2
 """Most of it, in accuracy, that an epoch pays out or takes back; the last one settles all."""
 MAX_LOSS_STEP = 5.0
@@ -58,7 +58,7 @@ class Reward:
     ) -> None:
         self.run = run
         self.guess: Guess | UniformGuess = UniformGuess(run.chance, run.guess_loss)
-        """Of the run's task, or of each env's own."""
+        """Chance-level baseline of the run's task, or of each env's own."""
         compiler = compiler or Compiler("off", torch.device(device))
         self._mode = compiler.wrap("the reward", MODES[run.cfg.mode], key=lambda inputs: inputs.last)
         self._progress = torch.tensor([STAGE_PROGRESS.get(stage, 0.0) for stage in Stage], device=device)

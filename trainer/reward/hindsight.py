@@ -23,7 +23,7 @@ MAX_HINDSIGHT = 0.2
 
 
 class HindsightCredit:
-    """What N envs owe to seeds that are gone.
+    """Credit that N envs owe to seeds that are gone.
 
     Args:
         weight: reward for each unit of accuracy.
@@ -43,7 +43,7 @@ class HindsightCredit:
         self._paid.zero_()
 
     def pay(self, table: SlotTable, removed: Tensor, rolled_back: Tensor) -> Tensor:
-        """What is due after an epoch, float32 [N].
+        """Credit due after an epoch, float32 [N].
 
         Args:
             table: slots at its end.

@@ -41,7 +41,7 @@ LOSS_PAY = 5.0
 
 @dataclass(frozen=True)
 class RunContext:
-    """What the modes need to know of a run."""
+    """Constants of a run that the modes need."""
 
     cfg: RewardConfig
     gamma: float
@@ -70,9 +70,9 @@ class EpochInputs:
     sum of how far seeds are in their lives, `escrow` = what of the least of the last three gains is paid out,
     `loss` = what of the fall of the loss is."""
     phi_before: dict[str, Tensor]
-    """The same an epoch ago."""
+    """`phi` an epoch ago."""
     contribution_NS: Tensor
-    """Of the blended seeds, as last measured; 0 elsewhere."""
+    """Contributions of the blended seeds, as last measured; 0 elsewhere."""
     moved_NS: Tensor
     """How far alpha went in the epoch, with its sign; 0 where the governor put it back."""
     pruned_young: Tensor

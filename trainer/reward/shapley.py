@@ -1,4 +1,5 @@
-"""What each seed is worth, and each two of them, shared fairly among the seeds of a host: Shapley values.
+"""Shapley values and interactions: the worth of each seed, and of each two, shared fairly among a host's
+seeds.
 
 The worth of a coalition is the validation accuracy of the host with those of its blended seeds and no others.
 A seed's value is what it adds to the coalition before it, on average over all orders in which the seeds could
@@ -174,7 +175,7 @@ def _weights(k: int) -> Floats:
 def _sampled(
     envs: Codes, players: Codes, measure: Measure, orders: int, key: torch.Tensor
 ) -> tuple[Floats, Floats]:
-    """Mean and half width [m, k] over so many random orders; running sums by Welford's method."""
+    """Mean and half width [m, k] over `orders` random orders; running sums by Welford's method."""
     everything = (1 << players).sum(1)
     ends = envs.repeat(2), np.stack([np.zeros_like(everything), everything], 1).ravel()
     end_values = measure(*ends)

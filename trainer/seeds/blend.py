@@ -59,7 +59,7 @@ class SeedSegment:
     rows: Tensor | None
     """int64 [k], which hosts; None where they are all hosts in order."""
     attached: int | Tensor
-    """The first so many rows give their gradient back to the host; a bool [k] in the masked plan."""
+    """Number of first rows that give their gradient back to the host; a bool [k] in the masked plan."""
     blocks: tuple[RowBlock, ...]
     audible: Tensor | None = None
     """bool [k], rows whose alpha is not 0; None where `attached` says it. Of the others nothing reaches the
@@ -67,7 +67,7 @@ class SeedSegment:
 
     @property
     def blended(self) -> bool:
-        """Whether a row reaches its host at all."""
+        """True if any row reaches its host."""
         return any(block.isolated is not True for block in self.blocks)
 
 
@@ -236,7 +236,7 @@ class _NativeGraft(torch.autograd.Function):
 
 
 def _is_taken(segments: Sequence[SeedSegment], made: list[Tensor], strength: list[Tensor]) -> bool:
-    """Whether rows are chosen, and blended in a number type that the kernel has."""
+    """True if rows are chosen, and blended in a number type that the kernel has."""
     return all(
         segment.rows is not None and out.dtype == by.dtype == torch.float32
         for segment, out, by in zip(segments, made, strength, strict=True)

@@ -47,22 +47,22 @@ class Blueprint:
 
     name: str
     specs: Callable[[int], Specs]
-    """Tensors of one seed in a slot of so many channels, in the order in which they are drawn."""
+    """Tensors of one seed in a slot with that number of channels, in the order in which they are drawn."""
     forward: Callable[[Tensor, Parameters, Conv], Tensor]
     """x [B, k*C, H, W], tensors [k, ...] and how to convolve -> [B, k*C, H, W]; row i uses the i-th seed's
     tensors alone."""
     identity_at_birth: bool
     convolves: bool = True
-    """Whether it has convolutions or matrix products, which torch runs by other kernels for one network."""
+    """It has convolutions or matrix products, which torch runs by other kernels for one network."""
     multiplies: bool = True
-    """Whether some of these are not for `Conv`, whose own kernel runs one network as it runs several."""
+    """Some of these are not for `Conv`, whose own kernel runs one network as it runs several."""
     draw: Callable[[Tensor, torch.dtype], Parameters] | None = None
     """Tensors of newborns by their keys (int64 [k]); None = as `specs` describes."""
     fit: Callable[[int, Size], Blueprint] | None = None
-    """Makes the blueprint for a slot of so many channels and that size; None: it suits them all."""
+    """Makes the blueprint for a slot's channels and size; None: it suits all slots."""
 
     origin: str = ""
-    """Where a third party's comes from."""
+    """Package of a third party's blueprint."""
 
     @property
     def title(self) -> str:
@@ -90,7 +90,7 @@ class SizedBlueprint:
 
     option: str
     maximum: int
-    """Of the option; from 1 on."""
+    """Largest value of the option; the least is 1."""
     make: Callable[..., Blueprint]
     """By `name`, as the run names it, and `chosen`, the option's value; 0 = its default."""
 

@@ -40,7 +40,7 @@ HEAD_VALUES: dict[str, tuple[int, ...] | tuple[float, ...]] = {
     "alpha_target": ALPHA_TARGETS,
     "alpha_speed": ALPHA_SPEEDS,
 }
-"""What the choices of a head stand for, where they are numbers."""
+"""Values of a head's choices, where they are numbers."""
 
 Checks = dict[str, Tensor]
 
@@ -128,7 +128,7 @@ class Lifecycle:
         return checks
 
     def _is_present(self, blueprint: Tensor) -> Tensor:
-        """Whether these are codes of blueprints that the run has; bool, of the same shape."""
+        """Mask of the codes of blueprints that the run has; bool, of the same shape."""
         return (blueprint >= 0) & (blueprint < self._num_blueprints)
 
     def legal(self, table: SlotTable, measurements: Measurements) -> Tensor:

@@ -91,9 +91,9 @@ class _Seeds:
 
     @property
     def _module(self) -> nn.Module:
-        """This thread's own: while it runs, `functional_call` has the seeds' parameters in it.
+        """This thread's own module: while it runs, `functional_call` has the seeds' parameters in it.
 
-        Made anew, as not every module can be copied (weight_norm).
+        Constructed again for each thread, as not every module can be copied (weight_norm).
         """
         if not hasattr(self._of_thread, "module"):
             self._of_thread.module = self._made(0)

@@ -29,9 +29,9 @@ from esper_overwatch.trainer.compute.stacked_ops import (
 from .image_blueprints import Blueprint, BlueprintError, SizedBlueprint, Specs
 
 HEAD_WIDTH = 16
-"""Of an attention head, where it divides the channels."""
+"""Width of an attention head, where it divides the channels."""
 WINDOWS_PER_CONTEXT = 4
-"""Of flex_attention: how many of its windows the context has, where no window is chosen."""
+"""Windows that the context has in flex_attention, where no window is chosen."""
 MLP_EXPANSION, SMALL_MLP_EXPANSION = 4, 2
 """Hidden width of an MLP in channels."""
 CHANNELS_PER_LORA_RANK, CHANNELS_PER_LARGE_LORA_RANK = 8, 2
@@ -146,4 +146,4 @@ BLUEPRINTS: dict[str, Blueprint] = {
     )
 }
 DEFAULT_BLUEPRINTS = ("norm", "lora", "attention", "mlp")
-"""What the policy may plant in a text where nothing else is asked for."""
+"""Blueprints of a text where no others are asked for."""

@@ -45,8 +45,8 @@ class SweepTerms:
 
     Attributes:
         space: what varies.
-        objective: what evaluations are compared by, the higher the better.
-        startup: none is pruned before so many have finished.
+        objective: measure that evaluations are compared by, the higher the better.
+        startup: trials that must finish before one is pruned.
         seed: of the draws.
         config: the options of all trials, nested.
     """

@@ -1,11 +1,11 @@
 """Checks of measurements while a run trains: one table, all of it evaluated by one call.
 
-A check compares a reading with its row of `protocol.messages.thresholds`. It is raised after so many breaches
-in a row, follows its severity, and is cleared only after so many calm readings in a row; in between it stays
-raised, and no event is emitted. A reading that is absent (NaN) changes nothing: what is not measured can
-neither be raised nor cleared, but for what would stay raised for ever, since its source is gone or the level
-of telemetry no longer measures it. Runs on the host, on the columns of the one transfer. One anomaly is
-raised elsewhere: `journal_write`, by the publisher in the I/O thread.
+A check compares a reading with its row of `protocol.messages.thresholds`. It is raised after a number of
+breaches in a row, follows its severity, and is cleared only after a number of calm readings in a row; in
+between it stays raised, and no event is emitted. A reading that is absent (NaN) changes nothing: what is not
+measured can neither be raised nor cleared, but for what would stay raised for ever, since its source is gone
+or the level of telemetry no longer measures it. Runs on the host, on the columns of the one transfer. One
+anomaly is raised elsewhere: `journal_write`, by the publisher in the I/O thread.
 """
 
 from __future__ import annotations

@@ -252,10 +252,10 @@ class SeedEvents:
             verdict += frame[f"gate.{gate}.{check}"].astype(np.int64) << i
         needs = np.isin(frame["op"], [op for op, asks in GATE_OF_OP.items() if asks == gate])
         needed = needs[:, None] & (frame["slot"][:, None] == np.arange(where.shape[1])) & (by == "policy")
-        told = where & (needed | (verdict != self._verdict))
+        reported = where & (needed | (verdict != self._verdict))
         self._verdict[where] = verdict[where]
         passed: Mask = np.all([frame[f"gate.{gate}.{check}"] for check in checks], axis=0)
-        for env, slot in np.argwhere(told).tolist():
+        for env, slot in np.argwhere(reported).tolist():
             self._emitter.emit(
                 SeedGate(
                     slot=self._slots[slot],

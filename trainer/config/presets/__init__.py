@@ -20,7 +20,7 @@ class UnknownPreset(EsperError):
 
 
 def presets() -> dict[str, str]:
-    """What each is for, by name."""
+    """Purpose of each preset, by name."""
     files = sorted(_FOLDER.glob("*.toml"), key=lambda file: file.stem)
     return {f.stem: f.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for f in files}
 
