@@ -22,6 +22,7 @@ def test_absent_device_is_refused_in_one_line(house: House) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_typo_in_a_file_names_file_and_key(house: House, tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text("[ppo]\nlearning_rte = 0.1\n")
@@ -70,6 +71,7 @@ def ctl(house: House, name: str, socket_name: str = "ctl") -> str:
     return endpoint
 
 
+@pytest.mark.slow
 def test_bad_requests_get_typed_errors_and_daemon_lives(house: House) -> None:
     house.spawn("solid")
     context = zmq.Context()

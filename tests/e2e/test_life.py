@@ -98,6 +98,7 @@ def test_sigterm_saves_and_says_so(house: House) -> None:
     assert not (house.run_folder("term") / "connection.json").exists()
 
 
+@pytest.mark.slow
 def test_run_whose_rounds_are_done_tells_that_it_stops(house: House) -> None:
     assert house.spawn("done", "--rounds", "1").wait(300) == 0
     states = [e["data"] for e in house.journal("done", "run.state")]

@@ -68,6 +68,7 @@ def doctor(house: House, name: str) -> tuple[dict[str, Any], str]:
     return msgspec.to_builtins(found), "\n".join(diagnosis_lines(found))
 
 
+@pytest.mark.slow
 def test_an_exception_leaves_a_bundle_that_the_doctor_reads(house: House) -> None:
     ended = fail(house, "raise RuntimeError('a bug')")
     assert ended.returncode == 11

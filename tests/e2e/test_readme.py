@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from esper_overwatch.trainer.cli.main import main
 
 from .conftest import House
@@ -18,6 +20,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_python_example_steers_a_run(house: House) -> None:
     house.spawn("my-run", "--set", "telemetry.escalate_on=off")
     (example,) = (block for block in blocks("python") if "connect(" in block)

@@ -72,6 +72,7 @@ def test_task_and_blueprint_of_a_package_are_trained(house: House) -> None:
     assert rows["rhyme"]["format"] == "package"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("packages")
 def test_a_blueprint_that_changes_the_shape_stops_the_start(house: House) -> None:
     options = (*SMALL, "policy.kind=fixed", "seeds.blueprints=norm,squeeze")

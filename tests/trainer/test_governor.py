@@ -24,6 +24,7 @@ from esper_overwatch.trainer.measurements import Measurements
 from esper_overwatch.trainer.seeds import alpha
 from esper_overwatch.trainer.seeds.lifecycle import Lifecycle
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
+from tests.cases import nightly
 
 torch.set_num_threads(1)
 SETS = [
@@ -97,7 +98,9 @@ def test_a_nan_in_one_env_rolls_back_that_env_alone() -> None:
     assert sick.rollout.reset[4].tolist() == [False, True, False, False]
 
 
-@pytest.mark.parametrize("at", range(CONFIG.episode_epochs))
+@pytest.mark.parametrize(
+    "at", [0, CONFIG.episode_epochs - 1, *(nightly(at) for at in range(1, CONFIG.episode_epochs - 1))]
+)
 def test_the_penalty_is_in_the_rollout_whichever_epoch_is_undone(at: int) -> None:
     sick, frames = play(partial(poison, at=at))
     penalty = CONFIG.reward.rollback_penalty

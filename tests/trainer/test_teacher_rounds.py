@@ -25,6 +25,7 @@ from esper_overwatch.trainer.policy.teacher import TeacherReport
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.ranks.rank_states import redistribute
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
+from tests.cases import nightly
 from tests.trainer.ranks.test_rank_states import StopHooks, assert_equal, loaded
 
 CONFIG = load(
@@ -145,7 +146,7 @@ def test_policy_of_a_file_has_no_teacher(tmp_path: Path) -> None:
     assert build(taught).teacher is None
 
 
-@pytest.mark.parametrize("stop", [(2, 3), (3, 6), (5, 2)])
+@pytest.mark.parametrize("stop", [nightly((2, 3)), (3, 6), nightly((5, 2))])
 def test_teacher_is_the_same_on_another_number_of_ranks(stop: tuple[int, int]) -> None:
     one = build()
     with pytest.raises(StopRun):
@@ -165,7 +166,9 @@ def test_teacher_plants_no_seed_before_its_epoch(whole: tuple[Trainer, Watch]) -
     assert (taught[:, CONFIG.teacher.plant_epoch] == Op.GERMINATE).any()
 
 
-@pytest.mark.parametrize("stop", [(1, 5), (2, 3), (3, 5), (4, 2), (4, 6), (5, 2)])
+@pytest.mark.parametrize(
+    "stop", [(2, 3), (4, 6), nightly((1, 5)), nightly((3, 5)), nightly((4, 2)), nightly((5, 2))]
+)
 def test_run_resumed_while_taught_goes_on_alike(whole: tuple[Trainer, Watch], stop: tuple[int, int]) -> None:
     first = build()
     with pytest.raises(StopRun):

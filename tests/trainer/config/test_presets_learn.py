@@ -14,6 +14,7 @@ from esper_overwatch.trainer.data.registry import KNOWN_DATASETS, load_task, reg
 from esper_overwatch.trainer.data.text import Text
 from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.hosts.task_defaults import check_sizes, resolve_task_defaults
+from tests.cases import nightly
 from tests.trainer.data import folders
 
 torch.set_num_threads(1)
@@ -59,7 +60,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
 
 
-@pytest.mark.parametrize("name", sorted(presets()))
+@pytest.mark.parametrize(
+    "name", [name if name in ("cifar10", "mixture", "text") else nightly(name) for name in sorted(presets())]
+)
 def test_hosts_come_above_chance(name: str, tmp_path: Path) -> None:
     sets = [*ONE_HOST, *STEPS[name]]
     if name == "fashion-mnist" and not FASHION_MNIST.is_dir():

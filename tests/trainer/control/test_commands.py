@@ -38,6 +38,7 @@ from esper_overwatch.trainer.hosts.task_defaults import resolve_task_defaults
 from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.policy.coefficients import entropy_coefficient
 from esper_overwatch.trainer.seeds.table import is_in
+from tests.cases import nightly
 from tests.protocol.values import assert_fits
 
 torch.set_num_threads(1)
@@ -417,7 +418,7 @@ def outcome(rig: Rig, id_: str) -> str:
     [
         ("telemetry.escalate", {"epochs": 50}),
         ("profiler.start", {"epochs": 2, "with_update": True}),
-        ("profiler.start", {"epochs": 50}),
+        nightly("profiler.start", {"epochs": 50}),
         ("stop", {"mode": "after_round"}),
         ("param.set", {"key": "reward.rent", "value": 0.5}),
     ],

@@ -18,6 +18,7 @@ from esper_overwatch.trainer.policy.observation import LAYOUT_VERSION
 from esper_overwatch.trainer.policy.ppo import ppo_loss
 from esper_overwatch.trainer.reward.modes import MODES
 from esper_overwatch.trainer.seeds.table import SlotTable
+from tests.cases import nightly
 
 from .garden import WORTH, Garden, learn, make, play
 
@@ -174,7 +175,9 @@ def accuracies(kind: str, rounds: int, mode: str = "shaped") -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", sorted(set(MODES) - {"shaped"}))
+@pytest.mark.parametrize(
+    "mode", ["minimal", *(nightly(m) for m in sorted(set(MODES) - {"shaped", "minimal"}))]
+)
 def test_it_learns_in_every_mode_of_the_reward(mode: str) -> None:
     assert mean(accuracies("ppo", 25, mode)[-5:]) > mean(accuracies("random", 5)) + 0.15
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from esper_overwatch.protocol.messages.vocabulary import BLENDED, Op, Stage
 from esper_overwatch.trainer.config.policy_options import PAYING_MODES, RewardConfig
@@ -247,12 +248,17 @@ def test_equals_the_scalar_reference(mode: str, final_epochs: int) -> None:
     for epoch, components, states, rolled_back, ops in played(t, n):
         mine = {name: values.tolist() for name, values in components.items()}
         summed = total(components).tolist()
-        for i, (reference, env) in enumerate(zip(references, states, strict=True)):
-            expected = reference.step(env, epoch, rolled_back[i], ops[i])
-            assert mine.keys() == expected.keys()
-            for name, value in expected.items():
-                assert mine[name][i] == pytest.approx(value, abs=tolerance, rel=3e-6), (epoch, i, name)
-            assert summed[i] == pytest.approx(sum(expected.values()), abs=3 * tolerance, rel=1e-5)
+        expected = [
+            reference.step(env, epoch, rolled_back[i], ops[i])
+            for i, (reference, env) in enumerate(zip(references, states, strict=True))
+        ]
+        for values in expected:
+            assert mine.keys() == values.keys()
+        for name, found in mine.items():
+            wanted = [values[name] for values in expected]
+            assert_allclose(found, wanted, atol=tolerance, rtol=3e-6, err_msg=f"epoch {epoch}, {name}")
+        sums = [sum(values.values()) for values in expected]
+        assert_allclose(summed, sums, atol=3 * tolerance, rtol=1e-5, err_msg=f"epoch {epoch}")
         for name, values in components.items():
             ever[name] = ever.get(name, 0) + int(values.count_nonzero())
     assert all(ever.values()), ever

@@ -12,6 +12,7 @@ from esper_overwatch.protocol.messages.vocabulary import BLENDED, Stage
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.reward.modes import MODES
+from tests.cases import nightly
 from tests.trainer.hosts.plots import config as tiny_config
 from tests.trainer.hosts.plots import every_state, plant, rows, tiny
 from tests.trainer.oracle import env_from
@@ -20,7 +21,7 @@ from tests.trainer.test_governor import SETS, play
 torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize("mode", sorted(MODES))
+@pytest.mark.parametrize("mode", ["shaped", *(nightly(mode) for mode in sorted(MODES) if mode != "shaped")])
 def test_components_sum_to_the_reward_of_every_epoch(mode: str) -> None:
     config = settings.load(sets=[*SETS, f"reward.mode={mode}", "policy.kind=random"])
     trainer, frames = play(config=config)
