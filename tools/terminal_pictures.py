@@ -28,12 +28,6 @@ MOMENT = ("g", "t", *"r6e14", "enter")
 PICTURES: dict[str, tuple[str, ...]] = {
     "main": ("1",),
     "env": ("1", "enter"),
-    "anomalies": ("2", "enter"),
-    "drift": ("3",),
-    "policy": ("4",),
-    "seeds": ("5",),
-    "log": ("6",),
-    "system": ("8",),
 }
 """Name -> keys after the start."""
 
