@@ -1,4 +1,4 @@
-"""The transport of an address: this machine (here), OpenSSH (`ssh`) or a port (`tcp`).
+"""The transport of an address: this machine, a port (both here) or OpenSSH (`ssh`).
 
 An address is a text: a run's name, `ssh://user@host/run` or `tcp://key@host:port`.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import time
 
-from esper_overwatch.protocol.codec.addresses import parse_ssh_address
+from esper_overwatch.protocol.codec.addresses import endpoints_of, parse_ssh_address, parse_tcp_address
 from esper_overwatch.protocol.errors import NoReply
 from esper_overwatch.protocol.runs import RunInfo, find_run
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE, StrPath
+from esper_overwatch.protocol.storage.keys import client_pair
 from esper_overwatch.protocol.storage.lock import holder_of
 
-from .endpoint import STARTING_SECONDS, NotReady, Target, TargetSource
+from .endpoint import STARTING_SECONDS, CurveKeys, NotReady, Target, TargetSource
 from .ssh import SshTunnel
-from .tcp import TcpDaemon
 
 STEP_SECONDS = 0.05
 
@@ -62,6 +62,41 @@ class LocalRuns:
 
     def step(self) -> None:
         """Nothing to keep up: the sockets are on this machine."""
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class TcpDaemon:
+    """One daemon behind three ports.
+
+    Args:
+        address: `tcp://[key@]host:port`; without a key, the only one there is.
+
+    Raises:
+        BadName: no such address.
+        KeysUnusable: there is no such key, or its file cannot be used.
+    """
+
+    is_remote = True
+    patience_seconds = 0.0
+    is_gone = False
+
+    def __init__(self, address: str) -> None:
+        key, where = parse_tcp_address(address)
+        name, pair = client_pair(key)
+        self._target = Target(
+            name=where,
+            endpoints=endpoints_of(f"tcp://{where}"),
+            curve=CurveKeys(name=name, server=pair.server, public=pair.public, secret=pair.secret),
+        )
+
+    def find(self) -> Target:
+        """Return the one target; its answer says which run it is."""
+        return self._target
+
+    def step(self) -> None:
+        """libzmq connects again automatically."""
 
     def close(self) -> None:
         """Nothing to release."""

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 from esper_overwatch.protocol.codec.json_lines import Batch
 from esper_overwatch.protocol.errors import FolderError
 from esper_overwatch.protocol.storage.folders import sync_folder
 
 from .compactor import Compactor
-from .fsync import FsyncThread
 from .line_files import LineIndex, begin_of, read_blocks, repair, select_lines
 from .segments import JournalSegment, SegmentFolder
 
@@ -48,6 +49,48 @@ class JournalLimits:
 
 
 DEFAULT_LIMITS = JournalLimits()
+
+
+class FsyncThread:
+    """A thread for fdatasync, one at a time: a disk can take 100 ms and more. One thread owns it."""
+
+    def __init__(self) -> None:
+        self._files: SimpleQueue[int | None] = SimpleQueue()
+        self._error: OSError | None = None
+        self._idle = threading.Event()
+        self._idle.set()
+        threading.Thread(target=self._main, name="esper-sync", daemon=True).start()
+
+    @property
+    def busy(self) -> bool:
+        """True until the disk has answered."""
+        return not self._idle.is_set()
+
+    def begin(self, fd: int) -> None:
+        """Bring a file onto the disk; not while it is `busy`, and the file is not to be closed before."""
+        self._idle.clear()
+        self._files.put(fd)
+
+    def wait(self) -> None:
+        """Until the disk has answered."""
+        self._idle.wait()
+
+    def take_error(self) -> OSError | None:
+        """Return the error since the last call, if the disk refused anything."""
+        error, self._error = self._error, None
+        return error
+
+    def close(self) -> None:
+        """End the thread when it is done."""
+        self._files.put(None)
+
+    def _main(self) -> None:
+        while (fd := self._files.get()) is not None:
+            try:
+                os.fdatasync(fd)
+            except OSError as error:
+                self._error = error
+            self._idle.set()
 
 
 class Journal:

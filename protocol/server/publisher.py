@@ -8,6 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import fsum, isfinite
 from typing import Any, NamedTuple, TypeAlias
 
 from esper_overwatch.protocol.codec.frames import Frames, encode_batches
@@ -22,10 +23,10 @@ from esper_overwatch.protocol.messages.events import (
     TelemetryLost,
     spec_of,
 )
+from esper_overwatch.protocol.messages.headers import Window
 from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
 
 from .emitter import Emitted, Emitter
-from .metric_summary import MetricSummary
 from .snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -96,6 +97,45 @@ class _TypeRun(NamedTuple):
     batch: Batch
     begin: int
     events: list[Emitted]
+
+
+class MetricSummary:
+    """Content of `1/view`: the newest metric of each type since the last, and spans. One thread owns it."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, tuple[Batch, int]] = {}
+        self._came: dict[str, list[object]] = {}
+        self._watched = False
+
+    def extend(self, type_: str, events: Sequence[Emitted], batch: Batch, begin: int) -> None:
+        """Take in events of one type whose lines are in the batch, from `begin` on."""
+        self._newest[type_] = batch, begin + len(events) - 1
+        if self._watched:
+            self._came.setdefault(type_, []).extend([item.event for item in events])
+
+    def take(self, *, watched: bool) -> tuple[list[bytes], dict[str, Window]]:
+        """The newest lines by number, and a window of each type of which more than one has come.
+
+        Args:
+            watched: whether windows are wanted from now on; without a reader they are not worth their time.
+        """
+        newest = sorted(self._newest.values(), key=lambda one: one[0].first + one[1])
+        windows = {type_: _window(events) for type_, events in self._came.items() if len(events) > 1}
+        self._newest.clear()
+        self._came.clear()
+        self._watched = watched
+        return [batch.line(index) for batch, index in newest], windows
+
+
+def _window(events: Sequence[object]) -> Window:
+    lowest, mean, highest = {}, {}, {}
+    for name in vars(events[0]):
+        column = [getattr(event, name) for event in events]
+        values = [value for value in column if type(value) in (float, int) and isfinite(value)]
+        if values:
+            lowest[name], highest[name] = min(values), max(values)
+            mean[name] = fsum(values) / len(values)
+    return Window(n=len(events), min=lowest, mean=mean, max=highest)
 
 
 class Publisher:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from esper_overwatch.protocol.codec.json_lines import decode_line, encode_event
 from esper_overwatch.protocol.errors import PublishError
 from esper_overwatch.protocol.messages.events import Context, Histogram, Scalars
-from esper_overwatch.protocol.publishing.histogram import MAX_BINS, make_histogram
 from esper_overwatch.protocol.publishing.summary import RunSummary
+from esper_overwatch.protocol.publishing.value_queue import MAX_BINS, make_histogram
 from esper_overwatch.protocol.publishing.values import (
     MAX_ARRAY_VALUES,
     ArraySample,

@@ -20,7 +20,7 @@ from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.vocabulary import STREAMS
 from esper_overwatch.protocol.server.emitter import Emitted
-from esper_overwatch.protocol.server.metric_summary import MetricSummary
+from esper_overwatch.protocol.server.publisher import MetricSummary
 from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import Reader, until
 from tests.protocol.raw import Raw

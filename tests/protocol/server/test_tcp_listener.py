@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from esper_overwatch import Subscriber, connect
 from esper_overwatch.overwatch_tui.cli import main as terminal
-from esper_overwatch.protocol.client.handshake import MAX_BROKEN_OFF, HandshakeMonitor
+from esper_overwatch.protocol.client.endpoint import MAX_BROKEN_OFF, HandshakeMonitor
 from esper_overwatch.protocol.codec.addresses import with_key
 from esper_overwatch.protocol.errors import KeyRefused, KeysUnusable, NoReply, RequestError
 from esper_overwatch.protocol.journal.reader import read
