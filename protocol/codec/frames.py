@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import orjson
@@ -31,6 +31,7 @@ _view = msgspec.json.Decoder(ViewHeader)
 _header = msgspec.json.Decoder(BatchHeader)
 _reply = msgspec.json.Decoder(Reply)
 _encode = msgspec.json.Encoder().encode
+_T = TypeVar("_T")
 
 
 def encode_batches(batches: Sequence[Batch], *, run: str, boot: str, ts: int, dropped: int) -> list[Frames]:
@@ -73,16 +74,20 @@ def _join_small(batches: Sequence[Batch]) -> list[list[Batch]]:
     return parts
 
 
+def _decode(decoder: msgspec.json.Decoder[_T], body: bytes | memoryview, what: str) -> _T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"not {what}: {error}") from None
+
+
 def decode_batch(header: bytes, body: bytes) -> tuple[BatchHeader, list[bytes]]:
     """Header and lines of a batch.
 
     Raises:
         WireError: the header is malformed or does not fit the body.
     """
-    try:
-        h = _header.decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not a batch: {error}") from None
+    h = _decode(_header, header, "a batch")
     lines = body.split(b"\n")
     if h.n != len(lines) or h.last - h.first + 1 != h.n:
         raise WireError(f"batch of {h.stream} says {h.first}..{h.last} ({h.n}) and holds {len(lines)} lines")
@@ -101,10 +106,7 @@ def decode_view(header: bytes, body: bytes) -> tuple[ViewHeader, list[bytes]]:
     Raises:
         WireError: the header is malformed or does not fit the body.
     """
-    try:
-        h = _view.decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not a view: {error}") from None
+    h = _decode(_view, header, "a view")
     lines = body.split(b"\n")
     if h.n != len(lines):
         raise WireError(f"a view says {h.n} lines and holds {len(lines)}")
@@ -122,10 +124,7 @@ def decode_heartbeat(body: bytes) -> Heartbeat:
     Raises:
         WireError: it is malformed.
     """
-    try:
-        return _heartbeat.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not a heartbeat: {error}") from None
+    return _decode(_heartbeat, body, "a heartbeat")
 
 
 def new_id() -> str:
@@ -172,7 +171,4 @@ def decode_reply(body: bytes | memoryview) -> Reply:
     Raises:
         WireError: it is malformed.
     """
-    try:
-        return _reply.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not a reply: {error}") from None
+    return _decode(_reply, body, "a reply")
