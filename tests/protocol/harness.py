@@ -1,4 +1,4 @@
-"""What the tests of daemons and readers share."""
+"""Shared helpers for tests of daemons and readers."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def request(method: str, params: dict[str, Any] | None = None, client: str = "x"
 
 
 def until_enough() -> Callable[[], bool]:
-    """Whether to go on: for a time, and until a byte of standard input has come."""
+    """Go on for a time, and until a byte of standard input has come."""
     end, enough = time.monotonic() + BLOCK_SECONDS, False
 
     def goes_on() -> bool:
@@ -132,7 +132,7 @@ class Viewer:
                 dealer.close(linger=0)
 
     def flood_topics(self, rounds: tuple[int, ...] = (24, 100, 1, 4)) -> None:
-        """Subscribe as fast as possible, to topics as long as can be, over so many connections each."""
+        """Subscribe as fast as possible, to topics as long as can be, over `connections` each."""
         for connections in rounds:
             subscribers = [self.open(zmq.XSUB, "ev") for _ in range(connections)]
             end = time.monotonic() + FLOOD_SECONDS

@@ -86,10 +86,10 @@ def test_a_flood_of_malformed_requests_harms_nobody(daemon: Callable[..., Daemon
     process = psutil.Process(daemon("alpha").pid)
     with connect("alpha") as client:
         endpoints = client.run.endpoints
-        told = json.dumps({name: endpoints[name] for name in ("qry", "ctl")})
+        addresses = json.dumps({name: endpoints[name] for name in ("qry", "ctl")})
 
         def flood(count: int) -> list[subprocess.Popen[bytes]]:
-            arguments = [sys.executable, "-c", FLOOD, told]
+            arguments = [sys.executable, "-c", FLOOD, addresses]
             return [
                 subprocess.Popen([*arguments, str(seed), str(count), str(ON_ONE_CONNECTION)])
                 for seed in range(FLOODERS)

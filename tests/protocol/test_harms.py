@@ -95,7 +95,7 @@ def check_done(process: subprocess.Popen[str]) -> None:
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
-    """What it has said, or nothing; does not wait."""
+    """The line it has written, or nothing; does not wait."""
     assert process.stdout is not None
     return process.stdout.readline() if select.select([process.stdout], [], [], 0)[0] else ""
 

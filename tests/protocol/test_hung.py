@@ -91,7 +91,7 @@ def test_answers_that_find_nobody_are_counted(
         assert raw.ask("qry", "status")[0]["result"]["control"]["unanswered"] == 0
 
         def counted() -> bool:
-            """Whether the daemon got to an answer after libzmq had noticed that its asker is gone."""
+            """True if the daemon got to an answer after libzmq had noticed that its asker is gone."""
             dealer = raw.open(zmq.DEALER, "qry")
             dealer.send_multipart([b"", b'{"jsonrpc":"2.0","id":"0","method":"ping"}'])
             dealer.recv_multipart()

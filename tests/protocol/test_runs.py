@@ -35,7 +35,7 @@ sys.stdin.read()
 
 
 def claim_elsewhere(name: str) -> subprocess.Popen[str]:
-    """Another process that holds a run until it is told to end."""
+    """Another process that holds a run until it is asked to end."""
     process = subprocess.Popen(
         [sys.executable, "-c", CLAIM, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

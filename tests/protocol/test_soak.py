@@ -101,7 +101,7 @@ def readers(tmp_path: Path) -> Iterator[Readers]:
 
 def check(held: list[tuple[str, int, int]], journal: dict[str, dict[int, int]], *, to_the_end: bool) -> None:
     """One join, no hole, no repeat, no other line than the journal's."""
-    assert [row[0] for row in held].count("reset") == 1, "it never had to begin anew"
+    assert [row[0] for row in held].count("reset") == 1, "it never had to begin again"
     for stream in STREAMS:
         mine = [(seq, crc) for s, seq, crc in held if s == stream]
         assert mine, stream

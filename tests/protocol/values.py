@@ -34,7 +34,7 @@ def assert_fits(result: dict[str, Any], kind: type[msgspec.Struct]) -> None:
 
 
 def _is_within(value: Any, held: Any) -> bool:
-    """Whether nothing was lost; what has a default may have come in addition."""
+    """True if nothing was lost; fields with a default may have been added."""
     if isinstance(value, dict):
         return isinstance(held, dict) and all(k in held and _is_within(v, held[k]) for k, v in value.items())
     if isinstance(value, list):

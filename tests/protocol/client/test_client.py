@@ -23,7 +23,7 @@ from tests.protocol.harness import DAEMON, Start, freeze, until
 
 @pytest.fixture
 def trainer(server: Server) -> Iterator[Server]:
-    """A server with something like a trainer behind it, which does what it is told."""
+    """A server with something like a trainer behind it, which obeys."""
     stop = threading.Event()
 
     def work() -> None:
@@ -147,7 +147,7 @@ def test_a_daemon_that_ends_is_not_waited_for(server: Server) -> None:
 
 
 def test_last_word_of_an_ended_daemon_is_in_its_journal(server: Server) -> None:
-    """It may be told between two looks at the wire, and the daemon be gone at the second."""
+    """It may be reported between two looks at the wire, and the daemon be gone at the second."""
     with connect() as run:
         accepted = run.pause()
         (command,) = server.mailbox.poll()
@@ -160,7 +160,7 @@ def test_last_word_of_an_ended_daemon_is_in_its_journal(server: Server) -> None:
 def test_the_last_word_of_a_daemon_whose_journal_is_elsewhere(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As over ssh: it is told on the wire, once, to those who listen already. Here it is gone before the
+    """As over ssh: it is sent on the wire, once, to those who listen already. Here it is gone before the
     answer to the command is read."""
 
     def carry_out_and_leave() -> None:

@@ -141,10 +141,10 @@ def test_too_far_behind_starts_over_and_says_how_much(
             server.emitter.emit(ev.RoundStarted(rounds=i))
         one.read(lambda: len(one.resets) == 2)
         one.read(lambda: one.last("life") == 401)
-        told = re.search(r"(\d+) events behind on life", one.resets[1])
-        assert told is not None
-        assert 100 < int(told[1]) <= 400, "a heartbeat may have come amid them"
-        assert one.subscriber.stats.skipped == int(told[1])
+        behind = re.search(r"(\d+) events behind on life", one.resets[1])
+        assert behind is not None
+        assert 100 < int(behind[1]) <= 400, "a heartbeat may have come amid them"
+        assert one.subscriber.stats.skipped == int(behind[1])
 
 
 def test_a_range_that_is_gone_starts_over(server: Server, reader: Callable[..., Reader]) -> None:

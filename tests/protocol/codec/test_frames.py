@@ -1,4 +1,4 @@
-"""What surrounds events on the wire: batches, heartbeats, replies."""
+"""Frames around events on the wire: batches, heartbeats, replies."""
 
 from __future__ import annotations
 

@@ -166,18 +166,18 @@ def test_a_malformed_line_is_a_wire_error(line: bytes) -> None:
 
 def test_a_context_that_changes_is_told_with_the_next_event() -> None:
     encoder = Encoder(dict.fromkeys(STREAMS, 0))
-    told = [
+    given = [
         (ev.Context(round=1), None, ev.RoundStarted(rounds=1)),
         (ev.Context(round=2), None, ev.RoundStarted(rounds=1)),
         (ev.Context(round=2, env=3), None, ev.Mark(text="a", client="b", uid=None, pid=None)),
         (ev.Context(round=2, env=3), 4, ev.Mark(text="a", client="b", uid=None, pid=None)),
         (ev.Context(round=2, level="DEBUG", rank=1), None, ev.RoundStarted(rounds=1)),
     ]
-    batches = [encoder.add(n, ctx, event, env) for n, (ctx, env, event) in enumerate(told)]
-    lines = [batches[0].line(n) for n in range(len(told))]
-    expected = [ctx if env is None else dataclasses.replace(ctx, env=env) for ctx, env, _ in told]
+    batches = [encoder.add(n, ctx, event, env) for n, (ctx, env, event) in enumerate(given)]
+    lines = [batches[0].line(n) for n in range(len(given))]
+    expected = [ctx if env is None else dataclasses.replace(ctx, env=env) for ctx, env, _ in given]
     assert [decode_line(line).ctx for line in lines] == expected
-    assert lines == [encode_event(n + 1, n, c, told[n][2]) for n, c in enumerate(expected)]
+    assert lines == [encode_event(n + 1, n, c, given[n][2]) for n, c in enumerate(expected)]
 
 
 def test_every_event_names_its_fields_in_words() -> None:

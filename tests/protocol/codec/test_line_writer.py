@@ -56,7 +56,7 @@ def write_all(items: list[Item]) -> list[Batch]:
 
 
 def write_in_python(items: list[Item]) -> list[Batch]:
-    """The same without the compiled writer."""
+    """Write lines without the compiled writer."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_lines, "write_lines", None)
         return write_all(items)

@@ -100,8 +100,8 @@ def test_steps_and_checkpoints_are_those_of_the_trainer(tmp_path: Path) -> None:
     assert steps == list(range(1, 9))
     last = journal("steps", ev.Scalars)[-1]
     assert {"train/train_loss", "train/train_runtime"} <= last.values.keys()
-    told = {e.name.rpartition("/")[0] for e in journal("steps", ev.Artifact)}
-    assert told == {"checkpoint/checkpoint-4", "checkpoint/checkpoint-8"}
+    saved = {e.name.rpartition("/")[0] for e in journal("steps", ev.Artifact)}
+    assert saved == {"checkpoint/checkpoint-4", "checkpoint/checkpoint-8"}
 
 
 def test_blocked_disk_holds_up_no_training(tmp_path: Path, blocked_journal: threading.Event) -> None:

@@ -94,9 +94,9 @@ def test_steps_and_checkpoints_are_those_of_lightning(tmp_path: Path) -> None:
     trainer.fit(make_module())
     rows = [(e.step, e.values["epoch"]) for e in journal("counted", ev.Scalars) if "train/loss" in e.values]
     assert rows == [(step, step // 4) for step in range(12)]
-    told = [(e.name, e.path) for e in journal("counted", ev.Artifact)]
+    saved = [(e.name, e.path) for e in journal("counted", ev.Artifact)]
     folder = tmp_path / "checkpoints"  # as without the callback
-    assert told == [(f"checkpoint/epoch={i}.ckpt", str(folder / f"epoch={i}.ckpt")) for i in range(3)]
+    assert saved == [(f"checkpoint/epoch={i}.ckpt", str(folder / f"epoch={i}.ckpt")) for i in range(3)]
     assert trainer.loggers == []
     trainer.test(make_module(), verbose=False)
     assert "test/loss" in journal("counted", ev.Scalars)[-1].values

@@ -28,7 +28,7 @@ class Mode(enum.Enum):
 
 def test_values_that_cannot_be_published_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     training = TrainingRun("left-out")
-    training.log({"loss": 9.0}, 0)  # not started: nobody is told
+    training.log({"loss": 9.0}, 0)  # not started: nothing is sent
     training.start({})
     with caplog.at_level(logging.WARNING):
         for step in range(3):
@@ -121,7 +121,7 @@ def test_commands_sent_between_trainings_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "tree"),
     [
         ({1: (np.float32(0.5), {"a": Mode.FAST})}, {"1": [0.5, {"a": "Mode.FAST"}]}),
         (math.inf, "Infinity"),
@@ -130,8 +130,8 @@ def test_commands_sent_between_trainings_are_kept() -> None:
         (None, None),
     ],
 )
-def test_configuration_of_any_kind_has_a_form(value: Any, told: Any) -> None:
-    assert to_json_tree(value) == told
+def test_configuration_of_any_kind_has_a_form(value: Any, tree: Any) -> None:
+    assert to_json_tree(value) == tree
 
 
 def test_configuration_that_holds_itself_has_an_end() -> None:

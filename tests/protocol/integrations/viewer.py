@@ -30,7 +30,7 @@ def needs(package: str, extra: str) -> list[pytest.MarkDecorator]:
 
 @dataclass
 class Seen:
-    """What the viewer had, all of it by the wire."""
+    """All that the viewer received over the wire."""
 
     names: set[str]
     config: dict[str, Any]
@@ -44,19 +44,19 @@ def _steer(name: str, wanted: set[str]) -> Seen:
     until(lambda: (esper_home() / "runs" / name / "connection.json").exists())
     reader = Reader(name)
 
-    def told(kind: type) -> list[Any]:
+    def received(kind: type) -> list[Any]:
         return [event.data for event in reader.events if type(event.data) is kind]
 
     try:
-        reader.read(lambda: wanted <= {key for one in told(ev.Scalars) for key in one.values})
+        reader.read(lambda: wanted <= {key for one in received(ev.Scalars) for key in one.values})
         with connect(name) as client:
             saved = client.command("checkpoint", {"tag": "asked"}, wait=True)
-        reader.read(lambda: any(saved["path"] in one.path for one in told(ev.Artifact)))
+        reader.read(lambda: any(saved["path"] in one.path for one in received(ev.Artifact)))
         return Seen(
-            names={key for one in told(ev.Scalars) for key in one.values},
-            config=told(ev.RunStarted)[0].config,
+            names={key for one in received(ev.Scalars) for key in one.values},
+            config=received(ev.RunStarted)[0].config,
             saved=saved,
-            artifacts={one.name: one.path for one in told(ev.Artifact)},
+            artifacts={one.name: one.path for one in received(ev.Artifact)},
         )
     finally:
         reader.subscriber.close()
@@ -73,7 +73,7 @@ def train_beside_viewer(train: Callable[[], object], name: str, wanted: set[str]
 
 
 def journal(name: str, kind: type) -> list[Any]:
-    """What the run's journal holds of one class."""
+    """Events of one class in the run's journal."""
     return [event.data for event in read(find_run(name).path / "events.jsonl") if type(event.data) is kind]
 
 

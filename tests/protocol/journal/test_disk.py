@@ -1,4 +1,4 @@
-"""A disk that refuses or dawdles: the trainer emits as before, readers are served, what happened is told."""
+"""A disk that refuses or dawdles: the trainer emits as before, readers are served, losses are reported."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def test_emitting_never_waits_for_disk_and_losses_are_counted(
     found = list(read(server.run.events))
     assert [e.data.rounds for e in found if e.type == "round.started"] == list(range(-1, 5000))
     assert [e.data.message for e in found if e.type == "log"] == [str(n) for n in range(MAX_QUEUED["log"])]
-    told = [(e.data.stream, e.data.count) for e in found if e.type == "telemetry.lost"]
-    assert told == [("log", 1000)]
+    lost = [(e.data.stream, e.data.count) for e in found if e.type == "telemetry.lost"]
+    assert lost == [("log", 1000)]
 
 
 def test_nobody_waits_for_the_disk_to_sync(
@@ -157,7 +157,7 @@ def test_failed_sync_is_reported_until_it_succeeds(
 def test_no_memory_amid_a_write_leaves_no_hole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_batches: int, where: str
 ) -> None:
-    """What was taken of a batch is taken back, and the same batches are appended by the next call."""
+    """The written part of a batch is taken back, and the same batches are appended by the next call."""
     monkeypatch.setattr(module, "_RETRY_SECONDS", 0.0)
     journal = Journal(tmp_path / "events.jsonl")
     kinds = [ev.RoundStarted(rounds=1), ev.LogLine(level="INFO", logger="x", message="y" * 100)]

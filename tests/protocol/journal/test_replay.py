@@ -39,7 +39,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[JournalLimits],
 
 
 def fill(server: Server, raw: Raw, count: int) -> None:
-    """So many log lines, tick by tick, and wait until all segments are compressed."""
+    """Write log lines, tick by tick, and wait until all segments are compressed."""
     for i in range(count):
         text = random.Random(i).randbytes(250).hex()
         server.emitter.emit(ev.LogLine(level="INFO", logger="x", message=text))
@@ -126,7 +126,7 @@ def test_retention_is_an_event_and_replay_names_the_oldest(
 
 
 def removed(server: Server) -> list[ev.JournalRemoved]:
-    """What retention has told of, a tick or so after it."""
+    """Wait for the events about what retention has removed."""
     return [event.data for event in read(server.run.events) if event.type == "journal.removed"]
 
 

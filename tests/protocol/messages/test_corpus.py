@@ -1,4 +1,4 @@
-"""What has once been written can be read for ever: golden lines, and what a newer version may add to them."""
+"""Lines once written can be read for ever: golden lines, and what a newer version may add."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loop logs is what the journal holds and viewers see; what cannot be logged is refused at once."""
+"""The journal holds and viewers see what a loop logs; what cannot be logged is refused at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .conftest import Publish
 
 
 def logged(run: PublishedRun, kind: type) -> list[Any]:
-    """What the journal holds of one class, after the run's end."""
+    """Events of one class in the journal, after the run's end."""
     run.finish()
     return [event.data for event in read(run.path / "events.jsonl") if type(event.data) is kind]
 

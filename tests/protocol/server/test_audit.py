@@ -21,7 +21,7 @@ FLOOD = 3 * int(BURST_REFUSALS)
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Of all rates; it stands still."""
+    """Clock of all rates; it stands still."""
     clock = SimpleNamespace(now=5.0, monotonic=lambda: clock.now, time_ns=time.time_ns)
     monkeypatch.setattr(rate_limiter, "time", clock)
     return clock

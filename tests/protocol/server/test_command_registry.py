@@ -1,4 +1,4 @@
-"""What `op.get` and `op.list` tell of a command, from its acceptance to its end, over real sockets."""
+"""Answers of `op.get` and `op.list` about a command, from its acceptance to its end, over real sockets."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_a_command_without_the_trainer_is_done_with_its_answer(server: Server) -
         server.emitter.emit(ev.RoundStarted(rounds=1))
         until(lambda: server.flush())
         assert client.rotate()["bytes"] > 0
-        told = client.acquire_lease(5, "alone")
+        granted = client.acquire_lease(5, "alone")
         assert client.status()["lease"]["note"] == "alone"
         with connect("alpha", client="other") as other, pytest.raises(RequestError, match="me alone"):
             other.pause()
-        with connect("alpha", lease=told["lease"]) as friend:
+        with connect("alpha", lease=granted["lease"]) as friend:
             assert friend.pause()["state"] == "accepted"
         assert client.release_lease()["released"]
         asked = {row["client"]: row for row in client.clients()}
@@ -87,7 +87,7 @@ def test_lease_ends_with_its_boot(start: Callable[..., Server]) -> None:
 
 
 def test_a_client_waits_where_it_asks_too_often(server: Server) -> None:
-    """More than a connection may: the library comes back when it is told to, and each is answered."""
+    """More than a connection may: the library comes back after `retry_after_ms`, and each is answered."""
     with connect("alpha") as client:
         for _ in range(130):
             client.ping()

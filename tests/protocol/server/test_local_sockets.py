@@ -74,7 +74,7 @@ def test_removed_folder_and_replaced_files_are_restored(
 def test_sockets_move_where_the_runtime_folder_has_gone(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What logind does at a user's last logout: the folder is gone for good."""
+    """logind removes the folder at a user's last logout, for good."""
     runtime, old = paths()[0].parents[2], paths()
     other = runtime.with_name("other")
     other.mkdir(mode=0o700)

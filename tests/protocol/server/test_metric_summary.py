@@ -63,8 +63,8 @@ def test_a_view_holds_the_newest_of_each_type(server: Server) -> None:
         while newest != {"system": 199.0, "drift": 198.0} and time.monotonic() < end:
             topic, header, body = socket.recv_multipart()
             assert topic == VIEW_TOPIC
-            told, lines = decode_view(header, body)
-            assert (told.run, told.boot) == (server.run.id, server.boot)
+            decoded, lines = decode_view(header, body)
+            assert (decoded.run, decoded.boot) == (server.run.id, server.boot)
             events = [decode_line(line) for line in lines]
             assert len({e.type for e in events}) == len(events), "one of each type"
             assert [e.seq for e in events] == sorted(e.seq for e in events)
@@ -111,9 +111,9 @@ def test_a_view_sums_up_what_came_between(server: Server) -> None:
         for value in (4.0, math.nan, 1.0, 7.0, math.inf):
             server.emitter.emit(dataclasses.replace(sample(0), cpu_percent=value))
         server.emitter.emit(dataclasses.replace(sample(0), cpu_percent=4.0, gpu_celsius=50.0))
-        told = decode_view(*socket.recv_multipart()[1:])[0].windows
-    assert set(told) == {"system"}, "a type of which one has come has no window"
-    window = told["system"]
+        decoded = decode_view(*socket.recv_multipart()[1:])[0].windows
+    assert set(decoded) == {"system"}, "a type of which one has come has no window"
+    window = decoded["system"]
     assert window.n == 6
     assert (window.min["cpu_percent"], window.mean["cpu_percent"], window.max["cpu_percent"]) == (1, 4, 7)
     assert (window.min["gpu_celsius"], window.mean["memory_total"]) == (50.0, 2.0)

@@ -342,10 +342,10 @@ def test_connection_over_its_rate_learns_when_to_retry(plane: Plane) -> None:
 def test_too_often_is_neither_done_nor_remembered_nor_audited(plane: Plane, clock: SimpleNamespace) -> None:
     for _ in range(clients.MAX_CONNECTIONS):
         plane.ask("ping", "qry")
-    told = len(plane.audit)
+    audited = len(plane.audit)
     assert kind(plane.ask("pause", id_="mine")) == "overloaded"
     assert not plane.mailbox.poll()
-    assert len(plane.audit) == told
+    assert len(plane.audit) == audited
     clock.now += 0.05
     assert "result" in plane.ask("pause", id_="mine")
 

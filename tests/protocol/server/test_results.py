@@ -1,4 +1,4 @@
-"""What methods answer is what their types say, and no more."""
+"""Answers of methods have the fields of their types, and no more."""
 
 from __future__ import annotations
 

@@ -206,9 +206,9 @@ def test_what_a_full_queue_refused_is_told(server: Server) -> None:
     assert dropped > 0
     assert status["seq"]["log"] + dropped == 30_000
     server.close()
-    told = [e.data for e in read(server.run.events) if e.type == "telemetry.lost"]
-    assert sum(loss.count for loss in told) == dropped
-    assert all(loss.stream == "log" for loss in told)
+    losses = [e.data for e in read(server.run.events) if e.type == "telemetry.lost"]
+    assert sum(loss.count for loss in losses) == dropped
+    assert all(loss.stream == "log" for loss in losses)
 
 
 def test_an_event_that_cannot_be_encoded_costs_only_itself(

@@ -1,4 +1,4 @@
-"""What a hostile peer can make libzmq do with the daemon's sockets, by raw bytes of ZMTP."""
+"""A hostile peer against libzmq and the daemon's sockets, by raw bytes of ZMTP."""
 
 from __future__ import annotations
 

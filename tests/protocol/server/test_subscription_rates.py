@@ -33,7 +33,7 @@ def test_key_is_over_once_and_for_a_while(clock: Clock) -> None:
     assert not rates.note("a", MAX_BYTES)
     assert not rates.is_over("a")
     assert rates.note("a", 1)
-    assert not rates.note("a", 1), "told once"
+    assert not rates.note("a", 1), "reported once"
     assert rates.is_over("a")
     assert not rates.is_over("b")
     clock.now += BAN_SECONDS

@@ -64,10 +64,10 @@ def listening(address: str) -> Iterator[Server]:
 
 
 def refused(server: Server) -> list[dict[str, object]]:
-    return told(server, "command.refused")
+    return events_of(server, "command.refused")
 
 
-def told(server: Server, type_: str) -> list[dict[str, object]]:
+def events_of(server: Server, type_: str) -> list[dict[str, object]]:
     """The data of the journal's events of a type."""
     return [vars(e.data) for e in read(server.run.events) if e.type == type_]
 
@@ -339,7 +339,7 @@ def test_the_command_line_over_tcp(listening: Server, address: str) -> None:
         "esper-daemon: stop refused: key viewer is viewer here; it takes operator\n",
     )
     mark = runner.invoke(main, ["mark", address, "a note", "--key", "operator"])
-    assert (mark.exit_code, until(lambda: told(listening, "mark"))[0]["text"]) == (0, "a note")
+    assert (mark.exit_code, until(lambda: events_of(listening, "mark"))[0]["text"]) == (0, "a note")
     ping = runner.invoke(main, ["call", "--key", "viewer", address, "ping"])
     assert ping.exit_code == 0, ping.output
     params = runner.invoke(main, ["param", address, "--key", "viewer", "--json"])
