@@ -94,7 +94,7 @@ class RunFolder:
         self.created = identity.created
         self.kind = identity.kind
         self.existed = existed
-        """Whether the run was there before."""
+        """True if the run was there before."""
         self.events = path / EVENTS_FILE
         self.log = path / "daemon.log"
         self.checkpoints = path / "checkpoints"
@@ -217,7 +217,7 @@ class RunInfo:
     holder: LockHolder | None
     """The live process, or None."""
     connection: Connection | None
-    """Of the live daemon, once its sockets are open."""
+    """Connection of the live daemon, once its sockets are open."""
     kind: RunKindName = "training"
 
     @property

@@ -62,11 +62,11 @@ class DaemonConnection:
         self.boot: str | None = None
         """The boot of the daemon that is followed."""
         self.is_reopened = False
-        """Whether another boot, or this one, was followed before."""
+        """True if another boot, or this one, was followed before."""
         self.problem: str | None = None
         """Why there is no connection, in words; None where there is one."""
         self.hello: dict[str, Any] | None = None
-        """What the daemon said of itself."""
+        """The daemon's description of itself."""
         self.heartbeat: Heartbeat | None = None
         """The newest one."""
 

@@ -21,13 +21,13 @@ STARTING_SECONDS = 10.0
 REFUSED_EVENT = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 BROKEN_EVENTS = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 PUT_OFF_STATUS = 500
-"""What a daemon answers a key that it lets in again later; 400 where it is not authorized."""
+"""Answer of a daemon to a key that it lets in again later; 400 where it is not authorized."""
 _BROKEN_OFF = (errno.EPIPE, errno.ECONNRESET)
 MAX_BROKEN_OFF = 4
 """Handshakes in a row that may break off before the key is blamed, about 1 s with libzmq's pauses: a daemon
 that many strangers connect to closes the oldest that have not authenticated, and a newcomer may be one."""
 MAX_BROKEN_OFF_AGAIN = 40
-"""The same once the key has been let in: then it is the key only where the daemon has got another one."""
+"""Limit once the key has been let in: then it is the key only where the daemon has got another one."""
 
 
 class HandshakeMonitor:
@@ -124,7 +124,7 @@ class Target:
     """A daemon to connect to."""
 
     name: str
-    """Of the run; of the address where only the daemon knows the run."""
+    """Name of the run; the address where only the daemon knows the run."""
     endpoints: Mapping[str, str]
     """`ev`, `qry`, `ctl`."""
     boot: str | None = None

@@ -33,7 +33,7 @@ class RequestOutcome:
     method: str
     result: dict[str, Any] | None
     error: RequestError | None
-    """Of kind `no_reply` where the deadline passed without an answer."""
+    """Has the kind `no_reply` where the deadline passed without an answer."""
     rtt_seconds: float
     lines: tuple[bytes, ...] = ()
     """The answer's second frame, where it has one."""

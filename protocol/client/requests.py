@@ -73,7 +73,7 @@ class PendingRequests:
         self._boot: str | None = None
         self._offset_us = 0
         self.lease = ""
-        """What `lease.acquire` gave; goes with each request."""
+        """Token from `lease.acquire`; goes with each request."""
         self.bad = 0
         """Frames that were not replies."""
 

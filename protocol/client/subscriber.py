@@ -92,7 +92,7 @@ class Subscriber:
         self._reason = "joined"
         self.state: LinkState = "searching"
         self.windows: dict[str, Window] = {}
-        """Where it is thin: what the newest view says of the events between, by type."""
+        """Windows of the newest view by type, where the subscriber is thin."""
         self.stats = Stats()
 
     def drain(self, budget_s: float = 0.01) -> list[Item]:

@@ -21,7 +21,7 @@ from esper_overwatch.protocol.version import PROTOCOL_VERSION
 from .json_lines import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, Batch, plain
 
 Frames = list[bytes | memoryview]
-"""Of one message; a body is not copied before it is sent."""
+"""Frames of one message; a body is not copied before it is sent."""
 HEARTBEAT_TOPIC = b"%d/hb" % PROTOCOL_VERSION
 VIEW_TOPIC = b"%d/view" % PROTOCOL_VERSION
 """The newest metric of each type, five times a second: for thin links, neither numbered nor journalled."""

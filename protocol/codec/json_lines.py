@@ -34,9 +34,9 @@ except ImportError:  # installed where there was no compiler
 MAX_BATCH_EVENTS = 256
 MAX_BATCH_BYTES = 256 * 1024
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
-"""What orjson writes."""
+"""Options of orjson."""
 LINE_PREFIX = re.compile(rb'\{"seq":(\d+),"stream":"([a-z]+)"(?:,"ts":(\d+))?')
-"""Where a line says its number, stream and time, for readers that need no more of it."""
+"""Number, stream and time in a line, for readers that need no more of it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,9 +93,9 @@ class _Form(NamedTuple):
     optional: Callable[[dict[str, Any]], Sequence[Any]]
     """Values of the fields that are not columns and may be None, of which most nulls in a line come."""
     stream: bytes
-    """What stands between the number and the time."""
+    """Text between the number and the time."""
     context: Callable[[Context, int | None], bytes]
-    """What stands between the time and the data, of a context and an env."""
+    """Makes the text between the time and the data, from a context and an env."""
 
 
 _forms: dict[type, _Form] = {}
@@ -112,7 +112,7 @@ class Batch:
         self.body = bytearray()
         """The lines, each with its newline."""
         self.starts: list[int] = []
-        """Where in the body each line begins."""
+        """Offset of each line in the body."""
         self.from_ts = self.to_ts = ts
 
     def __len__(self) -> int:

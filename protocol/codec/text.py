@@ -12,7 +12,7 @@ import unicodedata
 from functools import lru_cache
 
 _NARROW = re.compile("[ -~\u2500-\u259f\u2800-\u28ff]*")
-"""Of one column each: ASCII, lines and blocks, braille; what a screen mostly consists of."""
+"""Characters of one column: ASCII, lines and blocks, braille; most of a screen."""
 
 
 def is_utf8(text: str) -> bool:

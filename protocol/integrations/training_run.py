@@ -41,7 +41,7 @@ class TrainingRun:
         self.run: PublishedRun | None = None
         """None before `start` and after `finish`."""
         self.name = run.name if isinstance(run, PublishedRun) else run
-        """Of the run; None where one is to be made."""
+        """Name of the run; None where one is to be made."""
         self.config: Mapping[str, Any] = {}
         """Given to `start`."""
         self._resume = resume

@@ -25,7 +25,7 @@ from .reader import lines_newest_first
 TAIL_BYTES = 1024 * 1024
 MAX_VALUES = 32
 MAX_SCALARS = 256
-"""So many `scalar` events are decoded for the course of a published run's number."""
+"""Number of `scalar` events that are decoded for the course of a published run's number."""
 HEAD_BYTES = 160
 """The type of an event stands within the first bytes of its line."""
 PREFERRED_METRICS = ("return", "ep_rew_mean", "reward", "episodic_return", "accuracy", "acc", "loss")
@@ -55,18 +55,18 @@ class RunOverview(Struct, frozen=True):
     """Planned; 0 = not known."""
     epoch: int = 0
     step: int | None = None
-    """Of a published run."""
+    """Step of a published run."""
     accuracy: float | None = None
     """Mean validation accuracy of the newest epoch, 0 to 1."""
     signal: str = ""
-    """What `values` are: `return` of a training, the name of a number of a published run."""
+    """Name of `values`: `return` for a training, else a number of the published run."""
     values: tuple[float, ...] = ()
     """Mean return of the newest rounds, or newest values of that number; the oldest first."""
     critical: int = 0
     """Anomalies that were active at the end of the tail, by severity."""
     warning: int = 0
     exit_code: int | None = None
-    """Where the last boot ended in order."""
+    """Set if the last boot ended in order."""
     error: str = ""
     done: int = 0
     """Rounds of a training that has trained all it was to; else 0."""
@@ -104,7 +104,7 @@ class _Tail:
     num_scalars: int = 0
     anomalies: dict[tuple[str, str], ev.Anomaly] = field(default_factory=dict)
     _is_boot_over: bool = False
-    """Whether the beginning of the last boot was passed."""
+    """True once the beginning of the last boot was passed."""
 
     @property
     def is_complete(self) -> bool:

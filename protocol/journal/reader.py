@@ -131,7 +131,7 @@ class JournalPart:
     """A segment of a journal: what one file holds."""
 
     number: int
-    """Of the segment; of the one that is written to now, the next."""
+    """Number of the segment; the next free one for the one that is written to now."""
     fingerprint: str | None
     """Changes with the file; None where the file may still grow or be compressed."""
     _file: Path

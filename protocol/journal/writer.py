@@ -111,7 +111,7 @@ class Journal:
         self.limits = limits
         self.errors = 0
         self.error: str | None = None
-        """What the disk says now; None while it takes everything."""
+        """The disk's current error; None while it takes everything."""
         self.lost = 0
         """Events that could not be kept while the disk refused."""
         self._waiting = bytearray()

@@ -16,7 +16,7 @@ class AnomalyGuide(NamedTuple):
     causes: tuple[str, ...]
     """The most usual first."""
     steps: tuple[str, ...]
-    """What to try, the cheapest first."""
+    """Remedies, the cheapest first."""
 
 
 ROLLBACK = "rollback"

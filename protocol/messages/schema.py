@@ -29,7 +29,7 @@ FRAMES: dict[str, type[Struct]] = {
     "view_header": ViewHeader,
     "heartbeat": Heartbeat,
 }
-"""What a frame may hold beside lines of events, by its name in the schema."""
+"""Bodies of frames beside lines of events, by their names in the schema."""
 _WORDS = {"enum": ["NaN", "Infinity", "-Infinity"]}
 
 

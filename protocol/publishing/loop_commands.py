@@ -29,7 +29,7 @@ _HELP = {
     "pause": "Pause the loop at its next pause point.",
     "resume": "Continue the paused loop.",
 }
-"""What those do that the loop did not describe itself."""
+"""Effect of the commands that the loop did not describe itself."""
 _ALWAYS = tuple(
     m.name for m in METHODS.values() if m.socket == "qry" or m.at == "once" or m.name == "op.cancel"
 )

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 MAX_NAMES = 10_000
 """Names of numbers in a run."""
 MAX_QUICK_VALUES = 64
-"""So many numbers at a time are logged without weighing them."""
+"""Up to this many numbers at a time are logged without weighing them."""
 MAX_NOTE_CHARACTERS = 256
 FLUSH_SECONDS = 5.0
 FAILED_EXIT = 11
@@ -121,7 +121,7 @@ class PublishedRun:
         self._step = self.summary.step
         self._names: set[str] = set()
         self._kinds: set[type] = {int, float}
-        """Of numbers: what `log` lets pass without a look at each."""
+        """Numbers that `log` lets pass without a look at each."""
         self._commands = LoopCommands(folder.name)
         self._queue = ValueQueue(self.summary, self._on_step)
         self._numbers = self._queue.numbers

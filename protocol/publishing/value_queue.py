@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 MAX_QUEUED_NUMBERS = MAX_QUEUED["metric"]
 MAX_WAITING_BYTES = 32 * 1024 * 1024
-"""Of arrays, texts and large dicts that wait for the I/O thread; more is refused and counted."""
+"""Limit of arrays, texts and large dicts that wait for the I/O thread; more is refused and counted."""
 BYTES_PER_NUMBER = 128
 """A logged number in memory, its share of the dict included."""
 
@@ -108,7 +108,7 @@ class ValueQueue(Emitter):
         self._queue_by_class[_LargeMetric] = self._queue_by_class[Scalars]
         self._queue_by_class[_LargeText] = self._queue_by_class[LoggedText]
         self.numbers: deque[Any] = self._queues["metric"].events
-        """Where `log` itself appends `LoggedNumbers`, up to `MAX_QUEUED_NUMBERS`."""
+        """Queue to which `log` itself appends `LoggedNumbers`, up to `MAX_QUEUED_NUMBERS`."""
         self._summary = summary
         self._on_step = on_step
         self._has_warned = False

@@ -27,7 +27,7 @@ class ArraySample(NamedTuple):
     values: Any
     """A list, or an array whose `tolist` gives one."""
     size: int
-    """Of the whole array."""
+    """Number of elements of the whole array."""
 
 
 class SortedValues(NamedTuple):

@@ -75,10 +75,10 @@ class OverflowFile:
 
     def __init__(self) -> None:
         self.folder: Path | None = None
-        """Where the file lies when it is made; None = where temporary files lie."""
+        """Folder of the file; None = the one for temporary files."""
         self._fd: int | None = None
         self._lengths: list[int] = []
-        """Of the entries that have not been taken, the first at `_begin`."""
+        """Sizes of the entries; those from `_taken` on are left, the first of them at `_begin`."""
         self._taken = 0
         self._begin = self._end = 0
 

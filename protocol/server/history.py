@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from esper_overwatch.protocol.messages.vocabulary import Stream
 
 MAX_SCAN_BYTES = 1024 * 1024
-"""So much of the journal is looked at for one answer, about."""
+"""Part of the journal that is read for one answer, about."""
 MIN_SCAN_LINES, MAX_SCAN_LINES = 16, 2048
 _SAMPLE_LINES = 16
 _HEAD = re.compile(

@@ -14,7 +14,7 @@ from esper_overwatch.protocol.messages.roles import Peer
 logger = logging.getLogger(__name__)
 
 MAX_WAITING_BYTES = 8 * 1024 * 1024
-"""Of large answers that a peer has not taken: one key over TCP, or one process; then it is `overloaded`."""
+"""Limit of large answers that a peer (a TCP key, a process) has not taken; then it is `overloaded`."""
 LARGE_BYTES = 2048
 """From here on an answer is not copied, and its view lives until libzmq has let go of it; smaller ones are
 bounded by `sockets.REPLY_HIGH_WATER`."""

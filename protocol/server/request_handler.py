@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = 1024 * 1024
 REFUSALS_PER_SECOND = 1.0
 BURST_REFUSALS = 100.0
-"""Of a key, or of a local user, in the audit."""
+"""Refusals of a key, or of a local user, in the audit."""
 LOG_INTERVAL_SECONDS = 60.0
 QueryResult = tuple[dict[str, Any], bytes | None]
 """Result of a query and, for large ones, a second frame of NDJSON."""
@@ -84,7 +84,7 @@ class RequestHandler:
         self._check_params = check
         self._note = note
         self.methods: Mapping[str, Method] = METHODS
-        """What can be asked of this run."""
+        """Methods of this run."""
         self.clients = RateLimiter()
         self.refusals = RateLimiter(REFUSALS_PER_SECOND, BURST_REFUSALS)
         """Those that are audited, by sender; its `refused` are left out."""

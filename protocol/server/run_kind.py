@@ -16,9 +16,9 @@ class RunKind:
 
     name: RunKindName = "training"
     methods: Mapping[str, Method] = field(default_factory=lambda: METHODS)
-    """What can be asked. It may grow while the run lives; others are refused as `unknown_method`."""
+    """May grow while the run lives; others are refused as `unknown_method`."""
     describe: Callable[[], dict[str, Any]] = dict
-    """What `hello` and `status` say besides; called in the I/O thread."""
+    """Further fields of `hello` and `status`; called in the I/O thread."""
 
 
 TRAINING = RunKind()

@@ -90,7 +90,7 @@ class Server:
     num_epochs = 0
     """Epochs that this boot has trained."""
     metrics: dict[str, object] | None = None
-    """Where Prometheus may read the run, for `status`; None where it may not."""
+    """Address at which Prometheus may read the run, for `status`; None where it may not."""
 
     def __init__(
         self,
@@ -445,7 +445,7 @@ class Server:
         self.emitter.emit(event)
 
     def _send_event(self, frames: Frames) -> None:
-        """Each by itself: what one cannot send, its readers repair."""
+        """Send by each transport alone: where one fails, its readers replay what they miss."""
         self.faults.attempt("send", self._local.ev.send_multipart, frames, zmq.NOBLOCK)
         if self._listener is not None:
             self.faults.attempt("tcp send", self._listener.send, frames)

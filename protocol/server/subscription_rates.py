@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 MAX_BYTES = 32 * 1024
-"""Of a key's subscriptions at once, over all its connections; 128 of ours that join together have 8 KiB."""
+"""Limit of a key's subscriptions at once over its connections; 128 of ours that join together have 8 KiB."""
 MAX_BYTES_PER_SECOND = 4096
 BAN_SECONDS = 60.0
 MAX_KEYS = 1024

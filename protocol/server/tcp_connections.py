@@ -32,9 +32,9 @@ from .sockets import CANCELLATION, SUBSCRIPTION
 MAX_CONNECTIONS = 256
 """Over the three ports together; a client has up to three."""
 MAX_UNPROVEN = 64
-"""Of them without a message yet, authenticated or not: beyond it the oldest is closed."""
+"""Connections without a message yet, authenticated or not: beyond it the oldest is closed."""
 MAX_TOPIC_BYTES = 4096
-"""Of all topics that a connection is subscribed to; beyond it the connection is closed."""
+"""Size of all topics of a connection's subscriptions; beyond it the connection is closed."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class FloodLimits:
     """Limits of what a connection of a port may send, in bytes."""
 
     joining: int
-    """Of handshake and first messages, which count for nothing."""
+    """Size of handshake and first messages, which count for nothing."""
     at_once: int
     """Beyond those, and beyond `per_second`."""
     per_second: int
     of_all: int
-    """Of all connections of the port together at once; beyond it those with more than `share` are closed."""
+    """For all connections of the port together; beyond it those with more than `share` are closed."""
     share: int
 
 
@@ -59,7 +59,7 @@ FLOOD_LIMITS = {
 }
 """A client of ours joins `ev` with 1 KiB; a request has at most 1 MiB, and there are 100 a second."""
 _RECEIVED_BYTES = struct.Struct("=128xQ")
-"""Where `tcpi_bytes_received` lies in the kernel's `struct tcp_info`."""
+"""Offset of `tcpi_bytes_received` in the kernel's `struct tcp_info`."""
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _MONITORED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _FAILED
 
@@ -102,7 +102,7 @@ class TcpConnections:
         self.cut = self.failed = 0
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._copy = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        """Kept for `_close`, which has to work where all file numbers are taken."""
+        """Kept for `_close`, which has to work where no descriptor is left."""
         self._lock = threading.RLock()
         self._looked_at = time.monotonic()
         self._open: dict[int, _Connection] = {}

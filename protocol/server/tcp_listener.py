@@ -40,7 +40,7 @@ CUT_LOG_INTERVAL_SECONDS = 60.0
 FLOOD_INTERVAL_SECONDS = 0.004
 """Between two looks at what connections have sent."""
 IDLE_INTERVAL_SECONDS = 0.05
-"""The same while there is none."""
+"""Interval while there is no connection."""
 RECEIVE_BUFFER_BYTES = {"ev": 1024, "qry": 65_536, "ctl": 65_536}
 """The kernel's, per connection: all that it may send between two such looks, and after it was closed."""
 MAX_REVOKED = 256
