@@ -47,7 +47,7 @@ SMALL_OPTIONS = (
     "teacher.demonstration_rounds=1",
     "teacher.plant_epoch=0",
 )
-"""Of the small comparison, on the digits: 5 rounds of 8 envs, 4 of them a teacher's; they are executed in one
+"""The small comparison, on the digits: 5 rounds of 8 envs, 4 of them a teacher's; they are executed in one
 way on every machine."""
 Targets = dict[str, tuple[str, float]]
 

@@ -26,7 +26,7 @@ while True:
     step += 1
     time.sleep(0.6)
 """
-"""What `benchmarks.tui` shows of 16 envs, at its pace: an epoch every 0.6 s."""
+"""The view of 16 envs in `benchmarks.tui`, at its pace: an epoch every 0.6 s."""
 QUIET = {"WANDB_SILENT": "true", "WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"}
 PATIENCE_S = 60.0
 NAMES = ("nvitop", "btop", "leet")

@@ -121,7 +121,7 @@ LIBRARIES: dict[str, Callable[[Path], AbstractContextManager[LogValues]]] = {
 }
 """By name, what opens a library in a folder and gives its way to log."""
 PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "mlflow": "mlflow-skinny"}
-"""Of the others."""
+"""Distributions of the others, by library."""
 
 
 def ways_to_log(run: PublishedRun) -> dict[str, Log]:

@@ -38,7 +38,7 @@ from .report import finish
 RANKS = (2, 8, 16, 64, 256)
 PROCESSES = (2, 4, 8)
 ENVS = 4
-"""Of each rank."""
+"""Envs of each rank."""
 SETS = (f"envs.count={ENVS}", "envs.threads=1", "task.batches_per_epoch=1", "task.batch_size=16")
 PHASES = ("train", "transfer", "reward", "decide", "telemetry", "commands")
 WARM_UP, EPOCHS = 2, 20

@@ -45,7 +45,7 @@ class Played(NamedTuple):
     """Measurements of one round."""
 
     seconds: list[float]
-    """Of each epoch."""
+    """Seconds of each epoch."""
     cpu: float
     """Seconds of the process."""
     reward: torch.Tensor

@@ -234,11 +234,11 @@ class KeyTimes(NamedTuple):
     frame: float
     """Until the last byte of its frame."""
     screen: float
-    """The same with the time that the emulator takes to read it."""
+    """As `frame`, with the time that the emulator takes to read it."""
     waiting: float
-    """Of the first, how long threads of the program and this one waited for a core."""
+    """Part of `frame` that threads of the program and this one waited for a core."""
     cpu: float
-    """Of the program."""
+    """CPU time of the program."""
 
 
 def press_keys(terminal: Terminal) -> dict[str, float]:

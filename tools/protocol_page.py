@@ -42,7 +42,7 @@ TYPES: dict[str, type] = {
     "reply": Reply,
     "accepted": Accepted,
 }
-"""What is in files and frames, beside the data of events, by its place in the page."""
+"""Types in files and frames, beside the data of events, by their place in the page."""
 SCHEMA_FILE = ROOT / "protocol" / "schema.json"
 FIELD_HEADER = ["field", "type", "meaning"]
 PAGE = ROOT / "docs" / "reference" / "protocol.md"
