@@ -1,8 +1,10 @@
-"""The pictures that golden files hold: every view, and every state the link and the run can be in."""
+"""Every view, and every state of the link and the run: drawn for the golden files and other tests."""
 
 from __future__ import annotations
 
+import difflib
 import math
+import os
 import time
 from collections.abc import Callable
 from functools import cache, partial
@@ -26,6 +28,10 @@ from .record import recorded_events
 
 FOLDER = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 40), (200, 60))
+HEAD, FOOT = 3, 2
+"""Lines of the header, the strip and the tabs; of the messages and the keys."""
+LARGER = (("real-envs", 120, 40), ("published", 120, 40), ("real-envs", 200, 60))
+"""Golden files of whole screens at other sizes than the first."""
 
 
 def _view(name: str, *, detail: bool = False, env: int = 7) -> ViewState:
@@ -260,53 +266,52 @@ for _name in VIEWS:
     SCENES[f"real-{_name}"] = partial(_draw_real, _name)
 
 
-STATES: dict[str, Callable[[], PanelInputs]] = {
-    "live": lambda: panel_inputs(state(envs=8, rounds=2)),
-    "critical": lambda: panel_inputs(state()),
-    "paused": FRAMES["paused"],
-}
-"""States of which a file a size has all views, one below the other; `snapshots` has more, packed."""
+def goldens() -> dict[str, str]:
+    """Name of each golden file -> its text.
+
+    A scene's file holds what stands between its head and its foot, so that a word of the header or of the
+    keys changes `edges.txt` alone; a scene that differs from an earlier one in its edges only has no file.
+    """
+    found, edges, first = {}, [], {}
+    for name, scene in SCENES.items():
+        if name.startswith("real-"):
+            continue
+        lines = scene(*SIZES[0]).split("\n")
+        body = "\n".join(lines[HEAD:-FOOT]) + "\n"
+        earlier = first.setdefault(body, name)
+        note = "" if earlier == name else f", the rest as in {earlier}"
+        edges += [f"=== {name}{note}", *lines[:HEAD], *lines[-FOOT:]]
+        if earlier == name:
+            found[f"{name}.txt"] = body
+    for name, width, height in LARGER:
+        found[f"{name}-{width}x{height}.txt"] = SCENES[name](width, height) + "\n"
+    return {"edges.txt": "\n".join(edges) + "\n"} | found
 
 
-def all_views(name: str, width: int, height: int) -> str:
-    """Every view in a state, each under its name."""
-    parts = []
-    for view in VIEWS:
-        made = STATES[name]()
-        made.view.show_view(view)
-        parts.append(f"=== {view}\n{draw(made, width, height)}\n")
-    return "".join(parts)
+def difference(name: str, before: str, after: str) -> str:
+    """The lines of a golden file that differ."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, "now", n=0, lineterm="")
+    return "".join(f"{line}\n" for line in lines)
 
 
-def path_of_views(name: str, width: int, height: int) -> Path:
-    """Where the views in a state are kept."""
-    return FOLDER / "views" / f"{name}-{width}x{height}.txt"
-
-
-def path_of(name: str, width: int, height: int) -> Path:
-    return FOLDER / f"{name}-{width}x{height}.txt"
+def kept() -> dict[str, str]:
+    """Name of each golden file that lies in the folder -> its text."""
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER.iterdir())}
 
 
 def main() -> None:
-    """Write all golden files anew."""
-    import os
-
-    from .snapshots import write_packs
-
+    """Write the golden files again and print what changed."""
     os.environ["TZ"] = "UTC"
     time.tzset()
     FOLDER.mkdir(exist_ok=True)
-    for old in FOLDER.rglob("*.txt"):
-        old.unlink()
-    for name, scene in SCENES.items():
-        for width, height in SIZES:
-            path_of(name, width, height).write_text(scene(width, height) + "\n", encoding="utf-8")
-    path_of_views("live", 0, 0).parent.mkdir(exist_ok=True)
-    for name in STATES:
-        for width, height in SIZES:
-            path_of_views(name, width, height).write_text(all_views(name, width, height), encoding="utf-8")
-    write_packs()
-    print(f"wrote {len(SCENES) * len(SIZES)} pictures to {FOLDER}")
+    before, found = kept(), goldens()
+    for name in before.keys() - found.keys():
+        (FOLDER / name).unlink()
+        print(f"removed {name}")
+    for name, text in found.items():
+        if text != before.get(name):
+            (FOLDER / name).write_text(text, encoding="utf-8")
+            print(difference(name, before[name], text) if name in before else f"new: {name}\n", end="")
 
 
 if __name__ == "__main__":
