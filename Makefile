@@ -51,7 +51,7 @@ site: .venv/docs
 
 # The build of torch: TORCH=cpu or cuda (else by whether an NVIDIA driver is there); TORCH_FROM=FOLDER or INDEX for a
 # site with a mirror. scripts/install.py says where torch comes from otherwise.
-.venv/trainer: pyproject.toml constraints.txt protocol/codec/line_writer.cpp $(wildcard trainer/compute/native_*)
+.venv/trainer: pyproject.toml constraints.txt esper_overwatch/protocol/codec/line_writer.cpp $(wildcard esper_overwatch/trainer/compute/native_*)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; none found. Set PYTHON=/path/to/python3"; exit 2; }
 	@$(PYTHON) scripts/install.py trainer,export,mcp
 	@touch $@
