@@ -15,6 +15,7 @@ from esper_overwatch.protocol.version import __version__
 from . import control, journal, start
 from .checkpoints import checkpoints
 from .compare import compare
+from .completion import completion
 from .data import data
 from .doctor import doctor
 from .export import export
@@ -38,7 +39,7 @@ def main() -> None:
 
 
 _OTHERS = (checkpoints, compare, data, doctor, export, mcp, policy, query, sweep, tensorboard, keys)
-for _command in (*start.COMMANDS, *control.COMMANDS, *journal.COMMANDS, *_OTHERS):
+for _command in (*start.COMMANDS, *control.COMMANDS, *journal.COMMANDS, *_OTHERS, completion):
     main.add_command(_command)
 main.in_folder = frozenset(
     command.name for command in (*start.COMMANDS, *_OTHERS) if command is not start.list_command
