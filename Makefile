@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python scripts/pytest-flaky -q -n 2 --dist worksteal
 RUN ?= first-light
 BENCHES := $(filter-out benchmarks/report.py benchmarks/daemon_rounds.py benchmarks/engine_worker.py benchmarks/gpu.py,$(wildcard benchmarks/[a-z]*.py))
 
-.PHONY: run test test-all nightly lint bench docs site clean
+.PHONY: run test test-all nightly lint bench docs site man clean
 
 run: .venv/trainer
 	@scripts/run "$(RUN)"
@@ -48,6 +48,10 @@ docs: .venv/dev
 
 site: .venv/docs
 	$(BIN)/mkdocs build --strict --quiet
+
+man: .venv/docs
+	@for program in esper-daemon esper-tui; do $(BIN)/click-man $$program --target build/man; done
+	@echo "the pages are in build/man; read one with: man -l build/man/esper-daemon.1"
 
 # The build of torch: TORCH=cpu or cuda (else by whether an NVIDIA driver is there); TORCH_FROM=FOLDER or INDEX for a
 # site with a mirror. scripts/install.py says where torch comes from otherwise.

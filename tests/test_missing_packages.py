@@ -30,6 +30,7 @@ NEED_TRAINER = {
 }
 """Commands by what they are called with; these train, or read what torch has written."""
 OTHERS = {
+    "completion": ["completion", "none"],
     "systemd": ["systemd", "new"],
     "list": ["list"],
     "options": ["options"],
