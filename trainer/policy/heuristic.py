@@ -21,7 +21,7 @@ LAST_PLANTING_EPISODE_SHARE = 0.75
 """From this share of the episode on nothing is planted: it would not be grown in time."""
 STUCK_EPISODE_SHARE = 0.25
 """A seed that trains for this share of the episode and still may not blend never will."""
-_PRIORITY = (Op.GERMINATE, Op.PRUNE, Op.SET_ALPHA, Op.ADVANCE, Op.FOSSILIZE)
+_HEURISTIC_PRIORITY = (Op.GERMINATE, Op.PRUNE, Op.SET_ALPHA, Op.ADVANCE, Op.FOSSILIZE)
 """Priority of ops where it wants several; later ones win."""
 
 
@@ -31,7 +31,7 @@ def heuristic(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observati
     wanted = _wanted(seen) & legal
     logits[0][:] = -SURE_LOGIT
     logits[0][:, Op.WAIT] = 0.0
-    for rank, op in enumerate(_PRIORITY, start=1):
+    for rank, op in enumerate(_HEURISTIC_PRIORITY, start=1):
         logits[0][:, op] = torch.where(wanted[:, op].any(1), rank * SURE_LOGIT, -SURE_LOGIT)
     slots = space.sizes[1]
     order = torch.arange(slots, device=legal.device)
