@@ -25,13 +25,13 @@ from esper_overwatch.trainer.compute.compiler import Compiler
 from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
 from esper_overwatch.trainer.compute.device import exact_float32
 from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.compute.schedules import schedule_share
 from esper_overwatch.trainer.config.policy_options import PPOConfig
 
 from .actions import ActionSpace
 from .coefficients import Coefficients, sharpness
 from .early_stop import EarlyStop, MaskedStop
 from .feature_statistics import feature_statistics
-from .learning_rate import scheduled_rate
 from .minibatch_program import MinibatchProgram
 from .network import ActorCritic
 from .rollout import Rollout
@@ -474,3 +474,17 @@ def _grad_norm(layer: nn.Module) -> Tensor:
     """L2 norm of a layer's gradient."""
     gradients = [parameter.grad for parameter in layer.parameters() if parameter.grad is not None]
     return torch.nn.utils.get_total_norm(gradients)
+
+
+def scheduled_rate(cfg: PPOConfig, rounds: int, updates: int) -> float:
+    """The learning rate of the next update.
+
+    Over the first `cfg.warmup_rounds` it grows linearly to `cfg.learning_rate`, then it follows
+    `cfg.schedule` to 0 after the last round, see `schedule_share`.
+
+    Args:
+        rounds: of PPO; read by schedules that decay only.
+        updates: finished before.
+    """
+    share = schedule_share(cfg.schedule, warmup=cfg.warmup_rounds, total=rounds, done=updates)
+    return cfg.learning_rate * share

@@ -8,7 +8,7 @@ import pytest
 
 from esper_overwatch.trainer.config.load import ConfigError, load
 from esper_overwatch.trainer.config.policy_options import PPOConfig
-from esper_overwatch.trainer.policy.learning_rate import scheduled_rate
+from esper_overwatch.trainer.policy.ppo import scheduled_rate
 
 
 def rates(rounds: int, **options: object) -> list[float]:
