@@ -15,10 +15,9 @@ import torch
 from esper_overwatch.protocol.messages.events import SystemSample
 from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
 from esper_overwatch.trainer.compute.cgroup import granted_cores
-from esper_overwatch.trainer.telemetry.allocator import fill_allocator
 from esper_overwatch.trainer.telemetry.nvml import NvidiaGPU
 from esper_overwatch.trainer.telemetry.signal_values import system_readings
-from esper_overwatch.trainer.telemetry.system import SystemSampler
+from esper_overwatch.trainer.telemetry.system import SystemSampler, fill_allocator
 
 CPU = torch.device("cpu")
 
