@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from esper_overwatch.protocol.extras import install_command, missing_extra
-from esper_overwatch.trainer.compare.figure import pareto_front, pareto_svg
+from esper_overwatch.trainer.compare.page import pareto_front, pareto_svg
 
 
 def interval(mean: float, *, arms: bool = True) -> dict[str, float | None]:
