@@ -21,12 +21,11 @@ from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.compare.cells import CellStore
 from esper_overwatch.trainer.compare.comparison import ComparisonRequest, compare
 from esper_overwatch.trainer.compare.frozen_policies import PlanPolicy, StaticPolicy, draw_partners, shuffled
-from esper_overwatch.trainer.compare.hosts import SearchEpisodes, TrainingHosts
 from esper_overwatch.trainer.compare.plans import Plan, TooManySchedules, constant_schedules
 from esper_overwatch.trainer.compare.policy_words import UnknownPolicy, Word, parse_policies
 from esper_overwatch.trainer.compare.progress import Progress
 from esper_overwatch.trainer.compare.steps import OF_TRAINING, Steps
-from esper_overwatch.trainer.compare.workbench import Workbench
+from esper_overwatch.trainer.compare.workbench import SearchEpisodes, TrainingHosts, Workbench
 from esper_overwatch.trainer.config.load import OPTIONS
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.data.registry import load_task
