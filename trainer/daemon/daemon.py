@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from esper_overwatch.protocol.codec.text import clean_text
-from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, EsperError, NameTaken
+from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, EsperError
 from esper_overwatch.protocol.journal.writer import JournalLimits
 from esper_overwatch.protocol.messages.events import (
     LogLine,
@@ -72,8 +72,15 @@ from .background import is_detached, report_ready
 from .end_signals import EndSignals, Interrupted
 from .logging_setup import dump_stacks, reopen, set_up
 from .rank0_hooks import Rank0Hooks
-from .restart import resumed_name, run_progress
-from .resume import ResumePoint, ResumeRequest, load_configuration, replaced_configuration
+from .resume import (
+    ResumePoint,
+    ResumeRequest,
+    check_is_new,
+    load_configuration,
+    replaced_configuration,
+    resumed_name,
+    run_progress,
+)
 from .signal_listener import END_SIGNALS, SignalListener
 from .start_progress import StartProgress
 from .systemd import Notifier
@@ -143,7 +150,7 @@ def run_daemon(
         if config.policy.file and resume is None:
             SavedPolicy.read(Path(config.policy.file)).check_fit(config, len(seeds.slots))
         with RunFolder.claim(name, prefix=config.task.label) as run:
-            _check_is_new(run, resume)
+            check_is_new(run, resume)
             group.record_home(f"{socket.gethostname()}:{run.path}")
             request = None if resume is None else ResumeRequest(checkpoint, unattended)
             progress.begin(f"building {config.envs.count} hosts")
@@ -165,13 +172,6 @@ def _prepare_device(config: Config, group: ProcessGroup) -> torch.device:
     device = resolve_device(config.device, group.local_rank)
     prepare_device(config.cuda, device)
     return device
-
-
-def _check_is_new(run: RunFolder, resume: str | None) -> None:
-    if run.existed and resume is None and run.has_events:
-        raise NameTaken(
-            f"run {run.name} has been trained before; --resume {run.name} goes on, or choose another name"
-        )
 
 
 def _tell(line: str | None) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from esper_overwatch.protocol.errors import EsperError, RunNotFound
-from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.protocol.errors import EsperError, NameTaken, RunNotFound
+from esper_overwatch.protocol.runs import RunFolder, find_run, was_trained
 from esper_overwatch.protocol.storage.folders import write_atomically
 from esper_overwatch.trainer.checkpoint import Checkpoints
 from esper_overwatch.trainer.checkpoint import load as load_checkpoint
-from esper_overwatch.trainer.checkpoint_files import CheckpointError, find_checkpoint
+from esper_overwatch.trainer.checkpoint_files import CheckpointError, find_checkpoint, list_checkpoints
 from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.compute.process_group import ProcessGroup, RanksError
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.policy.saved_policy import with_policy_options
@@ -178,3 +179,48 @@ def _require_same_shape(path: Path, saved: dict[str, Any], now: dict[str, Any], 
             raise CheckpointError(
                 f"checkpoint {path.name} was made with {name} = {saved[key]}; it cannot go on with {value}"
             )
+
+
+def check_is_new(run: RunFolder, resume: str | None) -> None:
+    """Raise NameTaken where a new run has the name of one that was trained."""
+    if run.existed and resume is None and run.has_events:
+        raise NameTaken(
+            f"run {run.name} has been trained before; --resume {run.name} goes on, or choose another name"
+        )
+
+
+def run_progress(name: str | None, resume: str | None) -> list[int]:
+    """How far this machine's copy of a run has come, to compare with others'; empty where it has none."""
+    try:
+        name = name if resume is None else find_run(resume).name
+    except RunNotFound:
+        return []
+    if name is None or not was_trained(name):
+        return []
+    files = list_checkpoints(find_run(name).path / "checkpoints")
+    return [1, *files[-1].order] if files else [1]
+
+
+def resumed_name(group: ProcessGroup, name: str | None, resume: str | None) -> str | None:
+    """The run to resume: the one that is asked for, or after a restart the one that these ranks train.
+
+    Args:
+        group: of this attempt.
+        name: of a new run.
+        resume: the run that is asked for.
+
+    Raises:
+        RanksError: the run has no name, or no machine that is left has its folder.
+    """
+    if group.size > 1 and not (name or resume):
+        raise RanksError("a run on several ranks needs a NAME, by which torchrun's restart finds it")
+    if resume is not None or name is None or not group.restarted:
+        return resume
+    if was_trained(name):
+        return name
+    if group.recorded_home:
+        raise RanksError(
+            f"run {name} is kept at {group.recorded_home}, and no machine of this attempt has that folder; "
+            "let ESPER_HOME of all machines be one shared folder, or bring that machine back"
+        )
+    return None  # an attempt before failed before it had begun
