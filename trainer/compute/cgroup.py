@@ -8,12 +8,11 @@ open, those of the folders above them hold.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import psutil
-
-from .cpu import count_cores
 
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
@@ -22,6 +21,11 @@ _MEMORY_FILES = (
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 """By version: limit, use, and the row of `memory.stat` that tells the file cache that is given back."""
+
+
+def count_cores() -> int:
+    """CPU cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> tuple[int, int]:

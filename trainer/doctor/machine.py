@@ -36,8 +36,7 @@ from esper_overwatch.protocol.storage.folders import (
     socket_folder,
 )
 from esper_overwatch.protocol.storage.keys import AllowList, read_secret
-from esper_overwatch.trainer.compute.cgroup import cpu_quota, memory
-from esper_overwatch.trainer.compute.cpu import count_cores
+from esper_overwatch.trainer.compute.cgroup import count_cores, cpu_quota, memory
 
 Status = Literal["ok", "warn", "FAIL"]
 GIB = 1 << 30
