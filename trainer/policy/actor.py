@@ -19,8 +19,7 @@ from esper_overwatch.trainer.measurements import Measurements
 from esper_overwatch.trainer.seeds.table import SlotTable
 
 from .actions import ActionSpace
-from .baselines import FIXED_BLUEPRINTS, Rule, constant, fixed, no_growth, random
-from .heuristic import heuristic
+from .baselines import FIXED_BLUEPRINTS, Rule, constant, fixed, heuristic, no_growth, random
 from .network import ActorCritic, Hidden
 from .observation import Observation, ObservationBuilder
 from .rollout import Decision
