@@ -50,7 +50,6 @@ from .epoch_events import (
     shapley_event,
     veto_events,
 )
-from .evaluation_event import evaluation_event
 from .seed_events import SeedEvents, action_id
 from .signal_values import (
     MAX_UPDATE_TIMES,
@@ -64,7 +63,7 @@ from .signal_values import (
 from .stall_counters import StallCounts
 from .timer import PhaseTimes
 from .transfer import HostFrame
-from .update_events import teacher_event, update_event
+from .update_events import evaluation_event, teacher_event, update_event
 
 NO_STALLS = StallCounts()
 POLICY_SCOPES: tuple[Scope, ...] = ("policy", "head", "critic")

@@ -1,12 +1,13 @@
-"""The event of a PPO update, or of a teacher's round, made from what the algorithm returns."""
+"""Events of a round: a PPO update, a teacher's report, an evaluation."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
-from esper_overwatch.protocol.messages.events import PPOUpdate, TeacherRound
+from esper_overwatch.protocol.messages.events import EvaluationFinished, PPOUpdate, TeacherRound
 from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op
+from esper_overwatch.trainer.episode_table import EpisodeTable, PolicyEvaluation
 from esper_overwatch.trainer.policy.feature_statistics import FEATURE_GROUPS, STATISTICS
 from esper_overwatch.trainer.policy.teacher import TeacherReport
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
@@ -47,3 +48,36 @@ def _by_head(values: Iterable[float]) -> dict[str, float | None]:
 
 def _null_where_nan(values: dict[str, float]) -> dict[str, float | None]:
     return {name: None if math.isnan(value) else float(value) for name, value in values.items()}
+
+
+def evaluation_event(evaluation: PolicyEvaluation) -> EvaluationFinished:
+    """Event of a policy's results on the held-out hosts, as means over them."""
+    table = evaluation.table
+    means = _means(table)
+    return EvaluationFinished(
+        policy=evaluation.policy,
+        is_rival=evaluation.is_rival,
+        hosts=len(table),
+        seconds=evaluation.seconds,
+        return_mean=means["return"],
+        accuracy_mean=means["accuracy"],
+        test_accuracy_mean=means["test_accuracy"],
+        added_parameters_mean=means["added_parameters"],
+        fossilized_mean=means["fossilized"],
+        return_components={name: float(column.mean()) for name, column in table.components.items()},
+        op_fraction={op.name: float(table.ops[:, op].sum() / table.ops.sum()) for op in Op},
+        tasks={task: _means(table.of_task(task)) for task in dict.fromkeys(table.task)},
+        leads={rival: _null_where_nan(lead._asdict()) for rival, lead in evaluation.leads.items()},
+        is_best=evaluation.is_best,
+    )
+
+
+def _means(table: EpisodeTable) -> dict[str, float]:
+    columns = {
+        "return": table.episode_return,
+        "accuracy": table.val_accuracy,
+        "test_accuracy": table.test_accuracy,
+        "added_parameters": table.added_parameters,
+        "fossilized": table.fossilized,
+    }
+    return {name: float(column.mean()) for name, column in columns.items()}
