@@ -11,9 +11,8 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from .anomaly_options import AnomaliesConfig, DriftConfig
-from .evaluation_options import EvaluationConfig
 from .host_options import AmpConfig, CompileConfig, CudaConfig, EnvsConfig, HostConfig, ValidationConfig
-from .policy_options import PolicyConfig, PPOConfig, RewardConfig
+from .policy_options import EvaluationConfig, PolicyConfig, PPOConfig, RewardConfig
 from .section import Section, count
 from .seed_options import GatesConfig, GovernorConfig, SeedsConfig
 from .service_options import (
