@@ -50,6 +50,7 @@ from .epoch_events import (
     shapley_event,
     veto_events,
 )
+from .round_events import evaluation_event, teacher_event, update_event
 from .seed_events import SeedEvents, action_id
 from .signal_values import (
     MAX_UPDATE_TIMES,
@@ -63,7 +64,6 @@ from .signal_values import (
 from .stall_counters import StallCounts
 from .timer import PhaseTimes
 from .transfer import HostFrame
-from .update_events import evaluation_event, teacher_event, update_event
 
 NO_STALLS = StallCounts()
 POLICY_SCOPES: tuple[Scope, ...] = ("policy", "head", "critic")

@@ -33,8 +33,8 @@ from esper_overwatch.trainer.hooks import Learned
 from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.ranks.rank_report import RankReport, decode, encode, merge_reports
+from esper_overwatch.trainer.telemetry.round_events import update_event
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
-from esper_overwatch.trainer.telemetry.update_events import update_event
 from tests.protocol.sshd import free_ports
 
 CONFIG = configured(

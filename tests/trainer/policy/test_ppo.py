@@ -27,7 +27,7 @@ from esper_overwatch.trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMN
 from esper_overwatch.trainer.policy.ppo import PPO, PolicyDiverged, ppo_loss
 from esper_overwatch.trainer.policy.rollout import Rollout
 from esper_overwatch.trainer.policy.update_statistics import explained_within
-from esper_overwatch.trainer.telemetry.update_events import update_event
+from esper_overwatch.trainer.telemetry.round_events import update_event
 
 from .garden import WORTH, learn, make, play
 

@@ -15,7 +15,7 @@ from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.trainer.policy.feature_statistics import FEATURE_GROUPS
 from esper_overwatch.trainer.query.database import Database, QueryError
 from esper_overwatch.trainer.query.views import DESCRIPTIONS
-from esper_overwatch.trainer.telemetry.update_events import update_event
+from esper_overwatch.trainer.telemetry.round_events import update_event
 from tests.trainer.journals import Told, at, epoch, round_finished, round_started, stage, started, write_run
 from tests.trainer.telemetry.rig import healthy_update
 

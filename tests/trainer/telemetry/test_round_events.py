@@ -9,7 +9,7 @@ import numpy as np
 from esper_overwatch.protocol.messages.events import PPOUpdate
 from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
-from esper_overwatch.trainer.telemetry.update_events import update_event
+from esper_overwatch.trainer.telemetry.round_events import update_event
 
 from .rig import healthy_update
 
