@@ -75,9 +75,8 @@ class HuggingFaceCallback(TrainerCallback):
         alone = args.world_size == 1
         if not alone and state.global_step % AGREE_EVERY:
             return
-        save, stop = self._training.asked("checkpoint"), self._training.asked("stop")
+        save, *asked = self._training.take_commands()
         self._save = save or self._save
-        asked = [save is not None or (stop is not None and stop.params.get("checkpoint", True)), bool(stop)]
         if not alone:
             asked = broadcast_object_list(asked)
         control.should_save |= asked[0]
@@ -86,7 +85,7 @@ class HuggingFaceCallback(TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: Any
     ) -> None:
-        """Tell where a checkpoint is."""
+        """Publish where a checkpoint is."""
         folder = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         call, self._save = self._save, None
         if folder.is_dir():

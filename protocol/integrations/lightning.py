@@ -57,9 +57,7 @@ class LightningCallback(Callback):
         alone = trainer.world_size == 1
         if not alone and batch_idx % AGREE_EVERY:
             return
-        save, stop = self._training.asked("checkpoint"), self._training.asked("stop")
-        is_to_stop = stop is not None
-        is_to_save = save is not None or (stop is not None and stop.params.get("checkpoint", True))
+        save, is_to_save, is_to_stop = self._training.take_commands()
         if not alone:
             is_to_save, is_to_stop = trainer.strategy.broadcast((is_to_save, is_to_stop))
         if is_to_save:
@@ -78,7 +76,7 @@ class LightningCallback(Callback):
         training.tell_files(Path(path), step, call)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Tell how the training ended."""
+        """End the run with the error."""
         self._leave(trainer, exception)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -100,7 +98,7 @@ class RunLogger(Logger):
     def __init__(self, training: TrainingRun) -> None:
         super().__init__()
         self._training = training
-        self._told: dict[str, float] = {}
+        self._published: dict[str, float] = {}
 
     @property
     def name(self) -> str | None:
@@ -133,13 +131,13 @@ class RunLogger(Logger):
             self._training.log_as_text("hyperparameters", new)
 
     def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
-        """Tell where `ModelCheckpoint` has written."""
+        """Publish where `ModelCheckpoint` has written."""
         saved = checkpoint_callback
         paths = [*saved.best_k_models, saved.best_model_path, saved.last_model_path]
         for path in dict.fromkeys(Path(path) for path in paths if path):
             time = path.stat().st_mtime if path.exists() else 0.0
-            if time and self._told.get(str(path)) != time:
-                self._told[str(path)] = time
+            if time and self._published.get(str(path)) != time:
+                self._published[str(path)] = time
                 run = self._training.run
                 self._training.tell_files(path, max(0, run.step) if run else 0)
 

@@ -42,10 +42,10 @@ class StableBaselines3Callback(BaseCallback):
             self.logger.output_formats.append(self._format)
 
     def _on_step(self) -> bool:
-        save, stop = self._training.asked("checkpoint"), self._training.asked("stop")
-        if save is not None or (stop is not None and stop.params.get("checkpoint", True)):
+        save, is_to_save, is_to_stop = self._training.take_commands()
+        if is_to_save:
             self._training.save(self.num_timesteps, ".zip", self.model.save, save)
-        return stop is None
+        return not is_to_stop
 
     def _on_training_end(self) -> None:
         if self._format in self.logger.output_formats:

@@ -97,6 +97,12 @@ class TrainingRun:
             text = msgspec.json.encode(to_json_tree(values)).decode()
             self.log({name: text}, self.run.step)
 
+    def take_commands(self) -> tuple[CommandCall | None, bool, bool]:
+        """Take the waiting commands: the oldest `checkpoint` or None, whether to save, whether to stop."""
+        save, stop = self.asked("checkpoint"), self.asked("stop")
+        is_to_save = save is not None or (stop is not None and stop.params.get("checkpoint", True))
+        return save, is_to_save, stop is not None
+
     def asked(self, command: str) -> CommandCall | None:
         """The oldest `stop` or `checkpoint` that waits."""
         if self.run is None:
@@ -120,7 +126,7 @@ class TrainingRun:
     def save(
         self, step: int, suffix: str, write: Callable[[str], object], call: CommandCall | None = None
     ) -> None:
-        """Save a checkpoint, and tell where it is; where that fails, tell this instead.
+        """Save a checkpoint and publish where it is; if that fails, `call` fails.
 
         Args:
             step: as above, as are `suffix` and `call`.
