@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,13 @@ class _OpenJournal:
         self.close()
 
 
+def _open(path: Path) -> _OpenJournal:
+    try:
+        return _OpenJournal(path)
+    except OSError as error:
+        raise FolderError(f"cannot read the journal {path}: {error.strerror}") from None
+
+
 def read(
     path: Path, *, on_bad: Callable[[int, WireError], None] | None = None, wanted: JournalRange | None = None
 ) -> Iterator[Event]:
@@ -71,11 +78,7 @@ def read(
         FolderError: the journal cannot be read.
     """
     wanted = wanted or JournalRange()
-    with ExitStack() as stack:
-        try:
-            view = stack.enter_context(_OpenJournal(path))
-        except OSError as error:
-            raise FolderError(f"cannot read the journal {path}: {error.strerror}") from None
+    with _open(path) as view:
         for number in wanted.segments(view):
             blocks = partial(view.folder.blocks, number)
             yield from _events(view.folder.packed(number), blocks, on_bad, wanted)
@@ -98,18 +101,12 @@ class JournalRange:
         if self.stream is None and not self.after:
             return view.numbers
         listed = {segment.number: segment for segment in view.folder.manifest().segments}
+        return [n for n in view.numbers if n not in listed or self._overlaps(listed[n].streams)]
+
+    def _overlaps(self, spans: Mapping[str, Span]) -> bool:
         if self.after:
-            return [n for n in view.numbers if n not in listed or self._is_after(listed[n].streams)]
-        assert self.stream is not None
-        return [
-            n for n in view.numbers if n not in listed or self._overlaps(listed[n].streams.get(self.stream))
-        ]
-
-    def _is_after(self, spans: Mapping[str, Span]) -> bool:
-        after = self.after or {}
-        return any(span.last > after.get(stream, 0) for stream, span in spans.items())
-
-    def _overlaps(self, span: Span | None) -> bool:
+            return any(span.last > self.after.get(stream, 0) for stream, span in spans.items())
+        span = spans.get(self.stream or "")
         return span is not None and span.last >= self.first and (self.last is None or span.first <= self.last)
 
     def includes(self, line: bytes) -> bool:
@@ -154,11 +151,7 @@ def open_parts(path: Path) -> Iterator[list[JournalPart]]:
     Raises:
         FolderError: the journal cannot be read.
     """
-    try:
-        view = _OpenJournal(path)
-    except OSError as error:
-        raise FolderError(f"cannot read the journal {path}: {error.strerror}") from None
-    with view:
+    with _open(path) as view:
         folder = view.folder
         parts = [
             JournalPart(
