@@ -22,7 +22,7 @@ from numbers import Real
 from pathlib import Path
 from time import time_ns
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from esper_overwatch.protocol.codec.json_lines import plain
 from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, NameTaken, PublishError, first_line
@@ -90,11 +90,12 @@ def publish(
         raise
 
 
-class _About:
+class _About(NamedTuple):
     """A run's description of itself."""
 
-    def __init__(self, config: dict[str, Any], tags: list[str], notes: str) -> None:
-        self.config, self.tags, self.notes = config, tags, notes
+    config: dict[str, Any]
+    tags: list[str]
+    notes: str
 
 
 class PublishedRun:
@@ -389,10 +390,6 @@ class PublishedRun:
             "commands": self._commands.describe(),
         }
 
-    def _leave_to_parent(self) -> None:
-        """In a forked child: the I/O thread, the lock and the sockets are the parent's."""
-        self._refuse_all(f"belongs to pid {os.getppid()}, of which this is a forked child")
-
     def __enter__(self) -> PublishedRun:
         return self
 
@@ -467,8 +464,9 @@ _live: weakref.WeakSet[PublishedRun] = weakref.WeakSet()
 
 
 def _leave_all_to_parent() -> None:
+    """In a forked child: the I/O thread, the lock and the sockets are the parent's."""
     for run in list(_live):
-        run._leave_to_parent()
+        run._refuse_all(f"belongs to pid {os.getppid()}, of which this is a forked child")
 
 
 os.register_at_fork(after_in_child=_leave_all_to_parent)
