@@ -50,7 +50,7 @@ site: .venv/docs
 	$(BIN)/mkdocs build --strict --quiet
 
 man: .venv/docs
-	@for program in esper-daemon esper-tui; do $(BIN)/click-man $$program --target build/man; done
+	$(BIN)/python -m tools.man_pages build/man
 	@echo "the pages are in build/man; read one with: man -l build/man/esper-daemon.1"
 
 # The build of torch: TORCH=cpu or cuda (else by whether an NVIDIA driver is there); TORCH_FROM=FOLDER or INDEX for a
