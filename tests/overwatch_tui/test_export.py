@@ -11,13 +11,13 @@ import pytest
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
 from esper_overwatch.overwatch_tui.model.filters import parse_filter
-from esper_overwatch.overwatch_tui.panels import ALL_VIEWS, PANELS
+from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.export import as_csv, as_json
 from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.screens.box import ExportScreen
 from tests.overwatch_tui.harness import events, in_loop, panel_inputs, session, state
-from tests.overwatch_tui.scenes import measured
+from tests.overwatch_tui.scenes import measured, published_events
 from tests.overwatch_tui.test_app import LARGE, SMALL, app_of, press, within
 
 
@@ -79,17 +79,20 @@ async def test_text_and_svg_show_all_rows(tmp_path: Path) -> None:
         assert "@font-face" not in text
 
 
-@pytest.mark.parametrize("view", ALL_VIEWS)
+@pytest.mark.parametrize("is_published", [False, True])
 @in_loop
-async def test_every_view_is_written_or_says_why_not(view: str, tmp_path: Path) -> None:
-    for form in "cjst":
-        with within(tmp_path):
-            app = app_of()
-            async with app.run_test(size=SMALL) as pilot:
-                app.session.view.show_view(view if view in PANELS else "envs")
-                await press(pilot, "E", form)
-                assert isinstance(app.screen, ExportScreen)
-                assert app.screen.said.startswith("wrote /") or "take text or SVG" in app.screen.said
+async def test_every_view_is_written_or_says_why_not(is_published: bool, tmp_path: Path) -> None:
+    with within(tmp_path):
+        app = app_of(session(published_events())) if is_published else app_of()
+        async with app.run_test(size=SMALL) as pilot:
+            for view in PANELS.of(is_published=is_published).views:
+                for form in "ct":
+                    app.session.view.show_view(view.name)
+                    await press(pilot, "E", form)
+                    assert isinstance(app.screen, ExportScreen)
+                    said = app.screen.said
+                    assert said.startswith("wrote /") or "take text or SVG" in said, (view.name, form)
+                    await press(pilot, "escape")
 
 
 @in_loop

@@ -237,35 +237,29 @@ async def test_escape_and_digit_at_once_close_and_show_a_view(tmp_path: Path) ->
 BOXES = ("question", "export", "written", "own commands", "parameters")
 
 
-@pytest.mark.parametrize("size", [(60, 20), (24, 9)])
+@pytest.mark.parametrize("is_published", [False, True])
 @in_loop
-async def test_box_has_its_frame_on_any_terminal(tmp_path: Path, size: tuple[int, int]) -> None:
-    for name in BOXES:
-        modal = MODALS[name]
-        with opened(tmp_path, is_published=modal.is_published) as app:
-            async with app.run_test(size=SMALL) as pilot:
-                await _open(app, pilot, modal)
-                await pilot.resize_terminal(*size)
-                await pilot.pause()
-                (panel,) = app.screen.query(LinePanel)
-                assert (panel.region.width, panel.region.right <= size[0]) == (size[0], True), name
-                assert panel.region.bottom <= size[1], name
-                first, *rows, last = _shown(app)
-                assert first[0] + first[-1] + last[0] + last[-1] == "╭╮╰╯", name
-                assert {row[0] + row[-1] for row in rows} == {"││"}, name
-
-
-@in_loop
-async def test_box_outlives_a_terminal_of_few_columns(tmp_path: Path) -> None:
-    for name in BOXES:
-        modal = MODALS[name]
-        with opened(tmp_path, is_published=modal.is_published) as app:
-            async with app.run_test(size=SMALL) as pilot:
-                await _open(app, pilot, modal)
+async def test_box_has_its_frame_on_any_terminal(tmp_path: Path, is_published: bool) -> None:
+    with opened(tmp_path, is_published=is_published) as app:
+        async with app.run_test(size=SMALL) as pilot:
+            for name in _of_kind(is_published=is_published).keys() & BOXES:
+                await _open(app, pilot, MODALS[name])
+                for size in ((60, 20), (24, 9)):
+                    await pilot.resize_terminal(*size)
+                    await pilot.pause()
+                    (panel,) = app.screen.query(LinePanel)
+                    assert (panel.region.width, panel.region.right <= size[0]) == (size[0], True), name
+                    assert panel.region.bottom <= size[1], name
+                    first, *rows, last = _shown(app)
+                    assert first[0] + first[-1] + last[0] + last[-1] == "╭╮╰╯", name
+                    assert {row[0] + row[-1] for row in rows} == {"││"}, name
                 for size in ((11, 5), (7, 3), (4, 2), (1, 1), (60, 20)):
                     await pilot.resize_terminal(*size)
                     await pilot.pause()
                     assert {len(row) for row in _shown(app)} == {size[0]}, (name, size)
+                await pilot.resize_terminal(*SMALL)
+                while len(app.screen_stack) > 1:
+                    await press(pilot, "escape")
 
 
 def _shown(app: OverwatchApp) -> list[str]:
