@@ -45,7 +45,6 @@ class Trainer(Episodes):
     Args:
         cfg: the run's configuration.
         data: what is learned, on the device.
-        device: where everything lives.
         execution: how the hosts are trained; None = chosen here.
         process_group: the ranks that the envs are split over; N is this rank's share of them.
     """

@@ -78,7 +78,6 @@ class Workbench:
         cfg: of all cells.
         data: what policies are trained on.
         held_out: hosts that policies are played on.
-        device: where everything lives.
     """
 
     def __init__(self, cfg: Config, data: Task, held_out: HeldOutHosts, device: torch.device) -> None:

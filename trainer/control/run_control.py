@@ -62,7 +62,6 @@ class RunControl:
     """A run as its commands see it.
 
     Args:
-        config: of the run.
         trainer: rank 0's.
         other_ranks: follow what is done here.
         recorder: records what commands do to seeds.

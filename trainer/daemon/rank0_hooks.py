@@ -37,7 +37,6 @@ class Rank0Hooks:
     """The `Hooks` of rank 0.
 
     Args:
-        config: of the run.
         trainer: for its device, its share of the envs and its waits for the device.
         server: the wire.
         recorder: turns host frames into events.

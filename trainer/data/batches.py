@@ -25,7 +25,6 @@ class Batches:
 
     Args:
         envs: int64 [n], global indices.
-        seed: of the run.
         size: B.
         shared: all envs take the same walk.
     """

@@ -118,7 +118,6 @@ class Mixture:
         Each task is as likely as another, and so is each of its instances.
 
         Args:
-            seed: of the run.
             envs: int64 [n], global indices, in host memory.
         """
         words = rng.bits(rng.key(seed, rng.Purpose.TASK, envs, round_), 2)

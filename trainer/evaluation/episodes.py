@@ -38,7 +38,6 @@ class HeldOutEpisodes:
         cfg: of the run: hosts, seeds, reward, gates; its policy does not matter.
         data: what the hosts learn, see `HeldOutHosts.load`.
         held_out: which hosts.
-        device: where everything lives.
         execution: how the hosts are trained; None = chosen here.
         process_group: the ranks that the hosts are split over; their number is a multiple of that of ranks.
 
@@ -75,7 +74,6 @@ class HeldOutEpisodes:
 
         Args:
             policy: decides for them; its network stays as it is.
-            on_epoch: for progress.
 
         Raises:
             ConfigError: the policy's constant schedule does not fit.

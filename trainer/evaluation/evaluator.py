@@ -33,7 +33,6 @@ class Evaluator:
     Args:
         cfg: of the run; `cfg.evaluation` says what is played when.
         data: what the run learns; held-out hosts of a mixture have instances of their own.
-        device: where everything lives.
         execution: how the run's hosts are trained.
         process_group: the ranks that the held-out hosts are split over.
 
@@ -91,7 +90,6 @@ class Evaluator:
         Args:
             round_: finished, from 1.
             network: of the run's policy; None = it is a rule.
-            on_epoch: for progress.
             has_learnt: whether the run's policy has begun to; before that it is not played.
         """
         done = []

@@ -48,7 +48,6 @@ def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, A
     at the same time does no harm.
 
     Args:
-        events: of one run.
         folder: exists.
         run: its id is kept in each file's metadata.
 

@@ -20,7 +20,6 @@ def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, A
     """Write one event file; it replaces that of an earlier export of the run.
 
     Args:
-        events: of one run.
         folder: exists.
         run: its id is part of the file's name, its configuration has the length of an episode.
 

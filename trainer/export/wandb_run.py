@@ -43,7 +43,6 @@ def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, A
     """Write `wandb/offline-run-<time>-<id>`; it replaces that of an earlier export of the run.
 
     Args:
-        events: of one run.
         folder: exists.
         run: its id and name become those of the wandb run.
 

@@ -45,7 +45,6 @@ class CNN:
     Args:
         channels: width of each block.
         kernel: of every convolution, 1 or 3.
-        shape: C, H, W of an image.
         classes: outputs of the head.
         conv: how to convolve.
     """

@@ -27,7 +27,6 @@ class EnvTasks:
     Args:
         data: the run's task.
         envs: int64 [n], global indices, in host memory.
-        seed: of the run.
         dtype: of inputs.
         augment: as `task.augment`.
         device: where the examples are.

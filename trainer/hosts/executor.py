@@ -22,7 +22,6 @@ class GroupExecutor:
     """Runs work for each of several groups.
 
     Args:
-        groups: how many.
         threads: at most, on a CPU.
 
     Attributes:

@@ -46,8 +46,6 @@ class MaskedTree:
     """Sources of the rows of a pass, for n hosts with S slots.
 
     Args:
-        hosts: n.
-        slots: S.
         kinds: blueprints on offer.
         population: hosts among which the budget is spent.
         budget: see `contribution_schedule.select_contributions`.

@@ -97,7 +97,6 @@ class ResNet:
     Args:
         channels: width of each stage.
         residuals: residual blocks in each stage.
-        shape: C, H, W of an image.
         classes: outputs of the head.
         conv: how to convolve.
     """

@@ -45,7 +45,6 @@ class ActionSpace:
     """Sizes of the heads and which of them matter for an op.
 
     Args:
-        slots: S.
         blueprints: how many kinds of seeds are on offer.
         device: where masks and actions live.
 

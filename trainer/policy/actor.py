@@ -39,7 +39,6 @@ def constant_rule(
     Args:
         plants: for each slot a blueprint's name, or `EMPTY_SLOT`.
         blueprints: on offer, with their options.
-        slots: S.
         key: option that names the plants, for the error.
 
     Raises:
@@ -100,9 +99,7 @@ class Actor:
     Args:
         cfg: of the run; `cfg.policy.kind` selects the rule where there is no network.
         network: what decides; None = a rule.
-        slots: S.
         host_parameters: of a host without seeds.
-        device: where everything lives.
         first_env: global index of the first env.
         compiler: of the forward pass; None = uncompiled.
         graphs: of the forward pass; None = without.

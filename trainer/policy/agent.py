@@ -27,9 +27,7 @@ class Agent(Actor):
 
     Args:
         cfg: of the run; `cfg.policy.kind` selects the policy.
-        slots: S.
         host_parameters: of a host without seeds.
-        device: where everything lives.
         first_env: global index of the first env.
         process_group: the ranks that learn together.
         compiler: of forward pass and loss; None = uncompiled.

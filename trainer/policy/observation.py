@@ -106,11 +106,9 @@ class ObservationBuilder:
     """Builds observations and keeps the short history that they show.
 
     Args:
-        n: envs.
         s: slots.
         episode_epochs: T, the unit of every duration.
         host_parameters: of a host without seeds, the unit of growth.
-        device: where the tensors live.
     """
 
     def __init__(

@@ -17,9 +17,6 @@ class RunningNorm(nn.Module):
 
     Formula: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
     (1979). The statistics are float64 buffers, so they are part of `state_dict`.
-
-    Args:
-        columns: how many.
     """
 
     mean: Tensor
@@ -62,9 +59,6 @@ class EpochNorm(nn.Module):
 
     While hosts learn, measurements change far more from epoch to epoch than they differ between hosts: over
     all epochs such a difference is a small fraction of a standard deviation.
-
-    Args:
-        columns: how many.
     """
 
     def __init__(self, columns: int) -> None:

@@ -73,7 +73,6 @@ class SavedPolicy:
 
         Args:
             state: as `checkpoint.load` gives it.
-            run: its name.
             version: of this package.
             origin: the file, for messages.
 

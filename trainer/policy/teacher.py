@@ -75,10 +75,6 @@ class TeacherReport:
 class Teacher:
     """Directs the envs of all ranks in a run's first rounds; every rank has the same teacher.
 
-    Args:
-        cfg: of the run.
-        space: of the policy's actions.
-
     Attributes:
         rounds: how many it takes.
         plant_epoch: from 0; nothing is planted before it.

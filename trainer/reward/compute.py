@@ -42,9 +42,6 @@ class Reward:
 
     Args:
         run: what the mode needs to know of the run.
-        n: envs.
-        slots: S.
-        device: where the tensors live.
         compiler: of the mode; None = uncompiled.
     """
 

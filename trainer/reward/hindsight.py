@@ -27,9 +27,6 @@ class HindsightCredit:
 
     Args:
         weight: reward for each unit of accuracy.
-        n: envs.
-        slots: S.
-        device: where the tensors live.
     """
 
     def __init__(self, weight: float, n: int, slots: int, device: torch.device | str = "cpu") -> None:

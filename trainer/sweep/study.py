@@ -70,7 +70,6 @@ class TrialResult:
 
     Attributes:
         number: from 1.
-        run: its name.
         state: running, finished, pruned or failed.
         value: of the newest evaluation; None where there was none.
         evaluations: values by round.

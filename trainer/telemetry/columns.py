@@ -99,7 +99,6 @@ def outcome_columns(
 
     Args:
         measurements: as measured.
-        reward: [N].
         components: [N] each; they sum to the reward.
         layers: per-layer statistics [L, N] by the names of `LAYER_STATISTICS`, where they were asked for.
         scaling: [N] `loss_scale` and `skipped_steps`, with fp16.
@@ -116,7 +115,6 @@ def final_columns(table: SlotTable, parameters: Tensor) -> dict[str, Tensor]:
     """Columns of an episode's end, after the governor has restored what failed in its last epoch.
 
     Args:
-        table: the slot table.
         parameters: [N], of the hosts as they are tested.
     """
     return {

@@ -18,9 +18,6 @@ _PREFIX = "reward."
 class EpisodeTotals:
     """Sums over the epochs of this round.
 
-    Args:
-        envs: N.
-
     Attributes:
         total_return: float64 [N].
     """

@@ -64,7 +64,6 @@ class SeedEvents:
         slots: names of the S slots.
         blueprints: names of the B blueprints.
         parameters: [S][B] parameters of a seed by slot and blueprint.
-        envs: N.
     """
 
     def __init__(

@@ -147,7 +147,6 @@ class EpochSignals:
     """Makes the readings of an epoch: here a new check of what an epoch measures gets its values.
 
     Args:
-        envs: N.
         steps: of an epoch.
 
     Attributes:

@@ -31,7 +31,6 @@ class StallCounters:
     """Counts from its construction on; one per process, since what it watches is the process's.
 
     Args:
-        device: of the run.
         syncs_every: rounds from one in which waits for a GPU are counted to the next, from the second on: the
             first one captures graphs.
     """

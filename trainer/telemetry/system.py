@@ -24,7 +24,6 @@ class SystemSampler:
 
     Args:
         folder: the run's; the free space of its disk is sampled.
-        device: where the run computes.
         publish: takes each sample, on the sampler's thread.
         interval: seconds between samples.
     """
