@@ -15,10 +15,9 @@ from torch import Tensor
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.config.task_options import TaskConfig
 from esper_overwatch.trainer.data.mixture import Mixture
-from esper_overwatch.trainer.data.registry import load_mixture, load_task
 from esper_overwatch.trainer.data.task import Task
 from esper_overwatch.trainer.evaluation.episodes import HeldOutEpisodes
-from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts, HeldOutMixture
+from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
 from esper_overwatch.trainer.hosts.task_defaults import build_model
 from esper_overwatch.trainer.policy.actions import ActionSpace
 from esper_overwatch.trainer.policy.network import ActorCritic
@@ -36,16 +35,9 @@ class TrainingHosts(HeldOutHosts):
         """A run's configuration, for these hosts in place of its own; `count`: of this rank."""
         return replace(cfg, seed=self.seed, envs=replace(cfg.envs, count=count or self.count))
 
-    def load(self, task: TaskConfig, device: torch.device) -> Task:
-        """Load their data: the instances that training draws from.
-
-        Raises:
-            DataError: as `registry.load_task`.
-        """
-        names = self.tasks or task.mixture
-        if not names:
-            return load_task(task, device)
-        return load_mixture(names, task.instances, 0, HeldOutMixture).to(device)
+    def _instances(self, task: TaskConfig, tasks: int) -> tuple[int, int]:  # noqa: ARG002
+        """The instances that training draws from."""
+        return task.instances, 0
 
 
 class SearchEpisodes(HeldOutEpisodes):

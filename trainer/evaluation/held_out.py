@@ -60,5 +60,8 @@ class HeldOutHosts:
         names = self.tasks or task.mixture
         if not names:
             return load_task(task, device)
-        first = FIRST_INSTANCE + (self.seed - 1) * MAX_HOSTS
-        return load_mixture(names, -(-self.count // len(names)), first, HeldOutMixture).to(device)
+        return load_mixture(names, *self._instances(task, len(names)), HeldOutMixture).to(device)
+
+    def _instances(self, task: TaskConfig, tasks: int) -> tuple[int, int]:  # noqa: ARG002
+        """Instances of each of `tasks` tasks, and the number of the first."""
+        return -(-self.count // tasks), FIRST_INSTANCE + (self.seed - 1) * MAX_HOSTS
