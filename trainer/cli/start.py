@@ -91,7 +91,7 @@ def start(
 
         arguments = [word for word in sys.argv[1:] if word != "--detach"]
         sys.exit(start_detached(arguments))
-    from esper_overwatch.trainer.daemon.start_signals import answer_start_signals, ignore_signals
+    from esper_overwatch.trainer.daemon.signals import answer_start_signals, ignore_signals
 
     answer_start_signals()
     from esper_overwatch.trainer.daemon.daemon import run_daemon

@@ -69,7 +69,6 @@ from esper_overwatch.trainer.telemetry.system import SystemSampler
 
 from . import postmortem
 from .background import is_detached, report_ready
-from .end_signals import EndSignals, Interrupted
 from .logging_setup import dump_stacks, reopen, set_up
 from .rank0_hooks import Rank0Hooks
 from .resume import (
@@ -81,7 +80,7 @@ from .resume import (
     resumed_name,
     run_progress,
 )
-from .signal_listener import END_SIGNALS, SignalListener
+from .signals import END_SIGNALS, EndSignals, Interrupted, SignalListener
 from .start_progress import StartProgress
 from .systemd import Notifier
 

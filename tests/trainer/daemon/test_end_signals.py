@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from esper_overwatch.trainer.daemon.end_signals import EndSignals, Interrupted
+from esper_overwatch.trainer.daemon.signals import EndSignals, Interrupted
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 
 STARTING = """
 import signal, sys, time
-from esper_overwatch.trainer.daemon.start_signals import answer_start_signals, ignore_signals
+from esper_overwatch.trainer.daemon.signals import answer_start_signals, ignore_signals
 answer_start_signals()
 print("starting", flush=True)
 try:

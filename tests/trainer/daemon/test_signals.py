@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from esper_overwatch import Subscriber
-from esper_overwatch.trainer.daemon.signal_listener import SignalListener
+from esper_overwatch.trainer.daemon.signals import SignalListener
 from tests.protocol.conftest import home as home
 
 
@@ -62,7 +62,7 @@ DAEMON = """
 import signal, sys, torch
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server.server import Server
-from esper_overwatch.trainer.daemon.signal_listener import SignalListener
+from esper_overwatch.trainer.daemon.signals import SignalListener
 torch.set_num_threads(1)
 server = Server(RunFolder.claim("alpha"), hello={})
 server.start()
