@@ -8,9 +8,8 @@ from typing import Any
 
 from msgspec.structs import fields
 
-from .policy_options import PAYING_MODES, PPOConfig
+from .policy_options import PAYING_MODES, PPOConfig, TeacherConfig
 from .schema import Config
-from .teacher_options import TeacherConfig
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from msgspec import Meta, field
 
 from .anomaly_options import AnomaliesConfig, DriftConfig
 from .host_options import AmpConfig, CompileConfig, CudaConfig, EnvsConfig, HostConfig, ValidationConfig
-from .policy_options import EvaluationConfig, PolicyConfig, PPOConfig, RewardConfig
+from .policy_options import EvaluationConfig, PolicyConfig, PPOConfig, RewardConfig, TeacherConfig
 from .section import Section, count
 from .seed_options import GatesConfig, GovernorConfig, SeedsConfig
 from .service_options import (
@@ -24,7 +24,6 @@ from .service_options import (
     WireConfig,
 )
 from .task_options import TaskConfig
-from .teacher_options import TeacherConfig
 
 
 class Config(Section, frozen=True):
