@@ -138,7 +138,7 @@ class RequestError(EsperError):
 
     @property
     def code(self) -> int:
-        """On the wire."""
+        """Code on the wire."""
         return ERRORS.get(self.kind, ERRORS["internal"]).code
 
     @property

@@ -41,7 +41,7 @@ _ADVICE = "set ESPER_HOME to a folder of yours"
 
 
 class Connection(Struct, frozen=True):
-    """How to reach a live daemon: `connection.json`."""
+    """Addresses of a live daemon: `connection.json`."""
 
     v: int
     """Version of the protocol."""
@@ -227,7 +227,7 @@ class RunInfo:
 
     @property
     def started(self) -> int:
-        """When its newest boot began, as far as is known; microseconds."""
+        """Beginning of its newest boot, as far as is known; microseconds."""
         return self.connection.started if self.connection else self.created
 
     @property
@@ -237,7 +237,7 @@ class RunInfo:
 
     @functools.cached_property
     def state(self) -> str:
-        """From the journal's tail, when first asked for.
+        """State from the journal's tail, read when first asked for.
 
         While the trainer lives, what it wrote last, or where the tail does not hold it what its connection
         file says; afterwards STOPPED, FAILED, or DIED where it did not end in order.
@@ -253,12 +253,12 @@ class RunInfo:
 
     @functools.cached_property
     def overview(self) -> RunOverview | None:
-        """Its figures, from the journal's tail when first asked for; None where there is no event."""
+        """Figures from the journal's tail, read when first asked for; None where there is no event."""
         return read_overview(self.path / EVENTS_FILE)
 
     @property
     def done(self) -> int:
-        """Its rounds, where all that it was to train are done; else 0."""
+        """Number of rounds if all planned ones are done; else 0."""
         return self.overview.done if self.overview else 0
 
     @property
@@ -351,7 +351,7 @@ def find_run(prefix: str | None = None, *, live_only: bool = False, home: StrPat
 
 
 def ended_text(num_ended: int) -> str:
-    """The end of a message that tells of live runs only: how many have ended; "" where none has."""
+    """End of a message about live runs only: how many have ended; "" where none has."""
     return f"; ended runs, shown by esper-daemon list --all: {num_ended}" if num_ended else ""
 
 

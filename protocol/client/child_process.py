@@ -37,7 +37,7 @@ class ChildProcess:
 
     @property
     def file(self) -> IO[bytes]:
-        """Its output so far; closed by `stop`."""
+        """Output so far; closed by `stop`."""
         return self._out
 
     @property

@@ -67,7 +67,7 @@ class Client:
         self._requests.identify(self.boot, reply.meta.ts - (asked + time.time_ns() // 1000) // 2)
 
     def hello(self) -> dict[str, Any]:
-        """Who the daemon is: identity, state, thresholds, methods, limits."""
+        """The daemon's identity, state, thresholds, methods, limits."""
         return self.call("hello")
 
     def status(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Client:
         return answer
 
     def clients(self) -> list[dict[str, Any]]:
-        """Who has asked lately."""
+        """Clients that have asked lately."""
         answer: list[dict[str, Any]] = self.call("clients")["clients"]
         return answer
 

@@ -72,7 +72,7 @@ class DaemonConnection:
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """Those that are open now, for a poller or an event loop."""
+        """Open sockets, for a poller or an event loop."""
         return [*self.requests.sockets, *([self._ev.socket] if self._ev else [])]
 
     @property
@@ -94,7 +94,7 @@ class DaemonConnection:
         return self._source.is_gone
 
     def link_state(self, *, is_joined: bool) -> LinkState:
-        """Which state the link is in, from the heartbeat and the run's lock.
+        """State of the link, from the heartbeat and the run's lock.
 
         Args:
             is_joined: whether the streams have been joined.

@@ -109,7 +109,7 @@ class ConnectedSocket:
     handshakes: HandshakeMonitor | None
 
     def problem(self) -> str | None:
-        """Why it cannot be connected, where that came to light since the last call."""
+        """Reason why it cannot be connected, if that came to light since the last call."""
         return None if self.handshakes is None else self.handshakes.problem()
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class TargetSource(Protocol):
 
     @property
     def patience_seconds(self) -> float:
-        """How long to wait for the first target."""
+        """Time to wait for the first target."""
 
     def find(self) -> Target:
         """The daemon at the moment; never blocks.

@@ -49,7 +49,7 @@ class PendingRequest:
 
     @property
     def socket(self) -> Socket:
-        """Which of the daemon's sockets it goes to; what `METHODS` lacks is a published run's command."""
+        """Socket of the daemon for it; what `METHODS` lacks is a published run's command."""
         known = METHODS.get(self.method)
         return known.socket if known else "ctl"
 
@@ -98,11 +98,11 @@ class PendingRequests:
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """Those that are open now, for a poller or an event loop."""
+        """Open sockets, for a poller or an event loop."""
         return [link.socket for link in self._sockets.values()]
 
     def problem(self) -> str | None:
-        """Why the daemon does not let this client in, where that came to light since the last call."""
+        """Reason why the daemon refuses this client, if that came to light since the last call."""
         return next((found for link in self._sockets.values() if (found := link.problem())), None)
 
     @property

@@ -43,7 +43,7 @@ class Sequencer:
 
     @property
     def behind(self) -> int:
-        """How many numbers that exist are not delivered yet."""
+        """Count of existing numbers that are not delivered yet."""
         return self.known - self.last
 
     @property

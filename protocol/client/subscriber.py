@@ -144,11 +144,11 @@ class Subscriber:
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """Those that are open now, for a poller or an event loop; only `drain` reads from them."""
+        """Open sockets, for a poller or an event loop; only `drain` reads from them."""
         return self._connection.sockets
 
     def patience(self, timeout: float) -> float:
-        """How long `drain` may be left alone where nothing can be read: less where a request waits."""
+        """Time for which `drain` may be left alone if nothing can be read: less if a request waits."""
         return min(timeout, 0.01) if any(call.sent is None for call in self._requests.pending) else timeout
 
     @property
@@ -173,7 +173,7 @@ class Subscriber:
 
     @property
     def problem(self) -> str | None:
-        """Why there is no connection, in words; None where there is one."""
+        """Reason why there is no connection; None where there is one."""
         return self._connection.problem
 
     @property

@@ -1,4 +1,4 @@
-"""How messages become bytes and come back: JSON lines, multipart frames, addresses.
+"""Encode and decode messages: JSON lines, multipart frames, addresses.
 
 Imports `messages`. `storage` and everything above it may import it.
 """

@@ -79,7 +79,7 @@ class Item(Protocol):
 
     @property
     def env(self) -> int | None:
-        """Which env it is about, where the context does not say."""
+        """Env that it is about, where the context does not say."""
 
     @property
     def ctx(self) -> Context:
@@ -87,7 +87,7 @@ class Item(Protocol):
 
 
 class _Form(NamedTuple):
-    """How the events of a class are written."""
+    """Format of the events of a class."""
 
     spec: EventSpec
     optional: Callable[[dict[str, Any]], Sequence[Any]]
@@ -255,7 +255,7 @@ def _context_of(spec: EventSpec, round: int, epoch: int, level: str, env: int | 
 
 
 def _append_lines(batch: Batch, form: _Form, items: Sequence[Item], begin: int) -> int:
-    """As many of one class as there is room for; gives how many, -1 where the first is for `Encoder.add`."""
+    """Write as many of one class as fit; gives how many, -1 where the first is for `Encoder.add`."""
     size, count = len(batch.body), len(batch.starts)
     most, room = MAX_BATCH_EVENTS - count, MAX_BATCH_BYTES - size
     seq = batch.first + count

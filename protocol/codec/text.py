@@ -32,7 +32,7 @@ def clean_text(text: str) -> str:
 
 
 def clean_lines(text: str, indent: str = "    ") -> str:
-    """Each line cleaned, and those after the first indented, so that none passes for a new record."""
+    """Clean each line and indent those after the first, so that none passes for a new record."""
     return f"\n{indent}".join(map(clean_text, text.split("\n")))
 
 

@@ -46,7 +46,7 @@ _WANTED = frozenset(
 
 
 class RunOverview(Struct, frozen=True):
-    """How far a run is and how it does; what the tail does not hold is None or empty."""
+    """Progress and results of a run; what the tail does not hold is None or empty."""
 
     ts: int
     """Time of the newest event, microseconds."""

@@ -136,7 +136,7 @@ class JournalPart:
     _wanted: JournalRange = JournalRange()
 
     def events(self, on_bad: Callable[[int, WireError], None]) -> Iterator[Event]:
-        """Its events, in the order written; see `read`.
+        """Read its events, in the order written; see `read`.
 
         Raises:
             FolderError: it cannot be read.

@@ -1,4 +1,4 @@
-"""Lives of seeds, from the stages that they entered: the terminal counts and tells them.
+"""Lives of seeds, from the stages that they entered: for the terminal.
 
 `esper-daemon query` applies the same rules in SQL (`trainer.query.seed_view`).
 A seed that a rollback puts back does not begin a new life.

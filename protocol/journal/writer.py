@@ -39,7 +39,7 @@ _ROTATE_RETRY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class JournalLimits:
-    """When a segment is closed, and how much of what is closed is kept."""
+    """Limits at which a segment is closed, and of the closed segments that are kept."""
 
     segment_bytes: int = 64 * 1024 * 1024
     segment_seconds: float = 3600.0
@@ -72,7 +72,7 @@ class FsyncThread:
         self._files.put(fd)
 
     def wait(self) -> None:
-        """Until the disk has answered."""
+        """Wait until the disk has answered."""
         self._idle.wait()
 
     def take_error(self) -> OSError | None:
@@ -274,7 +274,7 @@ class Journal:
     def _range_of_segment(
         self, number: int, stream: str, first: int, last: int, limit: int
     ) -> list[tuple[int, bytes]]:
-        """From a closed segment; empty where retention has just taken it."""
+        """Read from a closed segment; empty if retention has just taken it."""
         index = self._compactor.pending.get(number)
         try:
             if index is not None:
@@ -370,7 +370,7 @@ class Journal:
             self.error = None
 
     def _write_bytes(self, data: bytes | bytearray) -> int:
-        """How many of these bytes the disk took; all of them, or it said why not."""
+        """Write and return how many bytes the disk took; if not all, it said why."""
         taken = 0
         with memoryview(data) as view:
             try:

@@ -151,7 +151,7 @@ class LoopCommands:
         self.register(name, "", {})
 
     def describe(self) -> dict[str, Any]:
-        """By name, what each command does and takes, for `hello`."""
+        """Effect and parameters of each command by name, for `hello`."""
         with self._lock:
             return {
                 name: {"help": _HELP.get(name, method.effect), "parameters": _describe(method.params)}
@@ -200,7 +200,7 @@ class LoopCommands:
 
     @property
     def stopped_by(self) -> str | None:
-        """Who sent the `stop` that the loop has taken; None where there was none."""
+        """Sender of the `stop` that the loop has taken; None where there was none."""
         call = self._taken.get("stop")
         return None if call is None else call.client
 

@@ -143,7 +143,7 @@ class ValueQueue(Emitter):
             queue.events.append(Emitted(time_ns(), item, None, self._context))
 
     def drain(self, limit: int) -> list[Emitted]:
-        """As the emitter's: numbers as JSON has them, histograms for arrays; now and then the summary."""
+        """Take what waits: numbers as JSON has them, histograms for arrays; now and then the summary."""
         step = self._summary.step
         events = [self._complete(item) for item in super().drain(limit)]
         if self._summary.step != step:

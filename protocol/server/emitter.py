@@ -48,7 +48,7 @@ class _Queue:
 
 
 class _QueueByClass(dict[type, _Queue]):
-    """By class, found once: all that `emit` has to look up, which counts where its caches are cold."""
+    """Queues by class, each found once: all that `emit` looks up, which counts where its caches are cold."""
 
     def __init__(self, queues: dict[Stream, _Queue]) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ class Emitter:
             return True
 
     def _take_overflow(self, queue: _Queue, limit: int) -> list[Emitted]:
-        """From the disk, once memory is empty; then memory is used again."""
+        """Take events from the disk, once memory is empty; then memory is used again."""
         with self._refusing:
             if queue.events:  # of a thread that was about to append when the disk came into use
                 return []
@@ -287,7 +287,7 @@ class Emitter:
 
 
 def _line_of(emitted: Emitted) -> bytes:
-    """As the journal will have it, but for its number."""
+    """Encode an event as the journal will have it, but for its number."""
     encoder = Encoder(dict.fromkeys(STREAMS, 0))
     return encoder.add(emitted.ns // 1000, emitted.ctx, emitted.event, emitted.env).line(0)
 

@@ -93,7 +93,7 @@ class EventForwarder:
         return self._wanted is not None or self._publisher is not None
 
     def send(self, frames: Frames) -> None:
-        """To all subscribers; lost where the thread is held and its queue is full."""
+        """Send to all subscribers; lost if the thread is held and its queue is full."""
         with contextlib.suppress(zmq.Again):
             self._out.send_multipart(frames, zmq.NOBLOCK)
 

@@ -25,15 +25,15 @@ from .lease import CommandLease
 
 @dataclass(frozen=True)
 class Caller:
-    """Who sent a command."""
+    """Sender of a command."""
 
     client: str
-    """As it calls itself."""
+    """The client's name for itself."""
     peer: Peer
     token: str
     """The lease that it has; empty = none."""
     reason: str
-    """Why it asks; may be empty."""
+    """Reason for the command; may be empty."""
 
 
 class ImmediateCommands:

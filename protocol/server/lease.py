@@ -88,7 +88,7 @@ class CommandLease:
 
     @property
     def holder(self) -> dict[str, str | int] | None:
-        """Who holds it and until when; None where no one does."""
+        """Holder, note and end of the lease; None where there is none."""
         self.expire()
         if not self._token:
             return None

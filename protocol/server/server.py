@@ -155,7 +155,7 @@ class Server:
 
     @property
     def error(self) -> str | None:
-        """Why events can be neither journalled nor published at present; None while all is well."""
+        """Reason why events can be neither journalled nor published at present; None while all is well."""
         return self.faults.current.get("publish")
 
     @property
@@ -241,7 +241,7 @@ class Server:
 
     @property
     def lease(self) -> dict[str, str | int] | None:
-        """Who alone may command; None where there is no lease."""
+        """Holder of the lease; None where there is none."""
         return self._immediate.leases.holder
 
     def _silence_note(self) -> str | None:

@@ -65,7 +65,7 @@ class Snapshot:
         return key
 
     def lines(self, streams: Collection[str]) -> tuple[int, bytes]:
-        """How many lines of these streams there are, and the lines in the order in which they came."""
+        """Count of the lines of these streams, and the lines in the order in which they came."""
         asked = tuple(sorted(set(streams)))
         if asked not in self._joined:
             kept = [

@@ -90,7 +90,7 @@ def receive_subscriptions(publisher: zmq.Socket[bytes]) -> Iterator[zmq.Frame]:
 
 
 class SubscriberCounts:
-    """How many subscribe to each topic of one publisher on a Unix socket, whose peers are trusted.
+    """Count of subscribers to each topic of one publisher on a Unix socket, whose peers are trusted.
 
     A connection that goes shows as a cancellation of each of its topics, which does not say whose it was.
     """
@@ -111,7 +111,7 @@ class SubscriberCounts:
 
 
 def describe_holders(ports: Collection[int]) -> str:
-    """Which of the user's processes listen on these ports, for the end of a message; empty where none does.
+    """Name the user's processes that listen on these ports, for the end of a message; empty if none does.
 
     Often it is a worker of a daemon that was killed.
     """

@@ -1,4 +1,4 @@
-"""Which keys subscribe to more than any client does; they are not let in again for a while."""
+"""Ban keys for a while that subscribe to more than any client does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which TCP connections are open, and which are closed so that there are never too many.
+"""Watch the open TCP connections, and close some where there are too many.
 
 libzmq accepts whoever connects, and gives each 10 s to authenticate: without a cap a stranger could take all
 file numbers of the process. Its monitors report the file number of every connection it accepts and closes; a
@@ -164,7 +164,7 @@ class TcpConnections:
             self._subscriptions.append((int(frame.get(zmq.SRCFD)), frame.bytes))
 
     def num_subscribed(self, topic: bytes) -> int:
-        """How many connections are subscribed to a topic, each counted once."""
+        """Count of connections subscribed to a topic."""
         with self._lock:
             return sum(topic in one.topics for one in self._open.values())
 

@@ -160,7 +160,7 @@ class TcpListener:
         return (("ctl", self._ctl), ("qry", self._qry))
 
     def peer(self, frame: zmq.Frame) -> Peer:
-        """Who sent this message, by the allow-list of now."""
+        """Sender of this message, by the current allow-list."""
         try:
             public = str(frame.get("User-Id"))
         except zmq.ZMQError:
@@ -172,11 +172,11 @@ class TcpListener:
         return Peer(key=client.name, role=client.role)
 
     def send(self, frames: Frames) -> None:
-        """To all subscribers; a slow one loses it."""
+        """Send to all subscribers; a slow one loses it."""
         self._events.send(frames)
 
     def _note_subscriber(self, frame: zmq.Frame) -> None:
-        """In the thread of the events."""
+        """Count a subscriber, in the thread of the events."""
         try:
             public = str(frame.get("User-Id"))
         except zmq.ZMQError:
@@ -304,7 +304,7 @@ class TcpListener:
         return self._turned_away["for now"]
 
     def status(self) -> dict[str, object]:
-        """For the method `status`."""
+        """Figures for the method `status`."""
         connections = self.connections
         return {
             "address": self.address,

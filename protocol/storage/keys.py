@@ -194,7 +194,7 @@ def check_public(text: str, where: str) -> str:
 
 
 class AllowList:
-    """Who may connect: the files of `authorized_clients.d`. `reload` when they changed.
+    """Clients that may connect: the files of `authorized_clients.d`. `reload` when they changed.
 
     Attributes:
         clients: by public key.
@@ -254,7 +254,7 @@ class AllowList:
         return Authorized(path.stem, entry.public, entry.role)
 
     def _files(self) -> list[Path]:
-        """Those that authorize; a folder that is not there has none."""
+        """Files that authorize; a folder that is not there has none."""
         try:
             names = os.listdir(self.folder)
         except OSError as error:

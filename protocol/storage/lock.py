@@ -24,7 +24,7 @@ _FLOCK = "hhqqi4x"
 
 @dataclass(frozen=True)
 class LockHolder:
-    """Who holds a lock; `since` is wall time in microseconds, 0 where it is not known."""
+    """Holder of a lock; `since` is wall time in microseconds, 0 where it is not known."""
 
     pid: int
     since: int
@@ -85,7 +85,7 @@ class Lock:
 
 
 def holder_of(path: Path) -> LockHolder | None:
-    """Who holds the lock at `path`, or None; takes nothing, so it never hinders a daemon that starts."""
+    """Find who holds the lock at `path`, or None; takes nothing, so it never hinders a starting daemon."""
     path = path.resolve()
     with _table_lock:
         if path in _held:
