@@ -169,7 +169,7 @@ def seconds_of(work: Callable[[], None], device: torch.device) -> float:
 
 
 class Tracing(Watch):
-    """Traces the epochs of the second round but the first two; those of the third round tell their time."""
+    """Traces the epochs of the second round but the first two; those of the third round are timed."""
 
     def __init__(self, device: torch.device, epochs: int) -> None:
         super().__init__(3, device)
