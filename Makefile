@@ -64,8 +64,11 @@ man: .venv/docs
 	@$(BIN)/python scripts/install.py trainer,text,export,metrics,compare,sweep,lightning,huggingface,sb3,serve,dev
 	@touch $@
 
-.venv/docs: .venv/trainer
-	@$(BIN)/python scripts/install.py docs
+# Neither torch nor numpy is needed for it.
+.venv/docs: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "== installing what builds the site"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
 
 clean:

@@ -22,7 +22,7 @@ def mcp(run: RunArgument, allow_control: bool) -> None:
     """Serve runs to an assistant over standard input and output (Model Context Protocol).
 
     Without RUN all runs on this machine, with it that run only. A client starts this command itself;
-    operations.md has its configuration.
+    docs/how-to/assistants.md has its configuration.
     """
     run.run_remotely_if_addressed(asks=True)
     from esper_overwatch.trainer.mcp.server import serve
