@@ -47,7 +47,7 @@ docs: .venv/dev
 	$(BIN)/python -m tools.grafana_dashboard
 
 site: .venv/docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 man: .venv/docs
 	$(BIN)/python -m tools.man_pages build/man
