@@ -54,7 +54,8 @@ def test_fetched_recordings_are_removed_at_every_end(tmp_path: Path, ending: str
     command = [sys.executable, "-c", _PROGRAM, str(path), ending]
     terminal = Terminal(command, {**os.environ, "TMPDIR": str(folder)})
     try:
-        terminal.wait_for("ready")
+        # The whole line: where the terminal goes away in the midst of it, the program ends by its own error.
+        terminal.wait_for(lambda _: b"ready\r\n" in terminal.output)
         assert left_in(folder) == ([] if ending == "close" else ["esper-past", "esper-recording"])
         if ending == "hang-up":
             terminal.hang_up()
