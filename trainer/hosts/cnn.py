@@ -77,7 +77,6 @@ class CNN:
             inputs = count
 
     def specs(self) -> dict[str, Init]:
-        """Trainable tensors of one host."""
         specs: dict[str, Init] = {}
         for i, block in enumerate(self.blocks):
             fan_in = block.inputs * self.kernel**2
@@ -91,7 +90,6 @@ class CNN:
         return specs
 
     def block_names(self, i: int) -> tuple[str, ...]:
-        """Trainable tensors that block i uses."""
         return f"block{i}.conv.weight", f"block{i}.norm.weight", f"block{i}.norm.bias"
 
     def buffer_specs(self) -> dict[str, Init]:
@@ -116,10 +114,6 @@ class CNN:
     def measure_block(
         self, i: int, x: Tensor, weights: Parameters, buffers: Parameters, batches: int
     ) -> Tensor:
-        """`train_block` that averages the statistics of this and the `batches` - 1 before into `buffers`.
-
-        Those that are not there yet are made.
-        """
         kernel, scale, shift = (weights[name] for name in self.block_names(i))
         mean, variance = (
             buffers.setdefault(f"block{i}.norm.{name}", torch.zeros_like(scale, requires_grad=False))

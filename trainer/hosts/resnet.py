@@ -134,7 +134,6 @@ class ResNet:
             self.widest = max(self.widest, count * height * width)
 
     def specs(self) -> dict[str, Init]:
-        """Trainable tensors of one host."""
         specs: dict[str, Init] = {}
         for layer in (layer for stage in self.blocks for layer in stage.convolutions()):
             shape = (layer.outputs, layer.inputs, layer.kernel, layer.kernel)
@@ -178,10 +177,6 @@ class ResNet:
     def measure_block(
         self, i: int, x: Tensor, weights: Parameters, buffers: Parameters, batches: int
     ) -> Tensor:
-        """`train_block` that averages the statistics of this and the `batches` - 1 before into `buffers`.
-
-        Those that are not there yet are made.
-        """
 
         def run(layer: NormedConv, x: Tensor) -> Tensor:
             scale, shift = (weights[name] for name in layer.affine)

@@ -28,7 +28,6 @@ class SlotRows:
         self.widest, self.products = model.widest, model.products
 
     def specs(self) -> dict[str, Init]:
-        """Trainable tensors of one host."""
         return self._model.specs()
 
     def block_names(self, i: int) -> tuple[str, ...]:

@@ -77,7 +77,6 @@ class Transformer:
         """Multiplications of a forward pass of one host and window."""
 
     def specs(self) -> dict[str, Init]:
-        """Trainable tensors of one host."""
         c = self._width
         embedded = c if self._is_tied else 1
         specs = {
