@@ -246,12 +246,10 @@ def prune(run: RunArgument, env: int, slot: str, epochs: str, wait: bool, as_jso
 def ops(run: RunArgument, as_json: bool) -> None:
     """List the commands of a run: open ones and the newest ended ones."""
     with run.connect() as client:
-        rows = [{**op, "progress": _progress(op)} for op in client.ops()]
+        rows = [
+            {**op, "progress": f"{op['done']}/{op['total']}" if op["total"] else None} for op in client.ops()
+        ]
     print_table(rows, {"op": 16, "method": 18, "state": 9, "progress": 9, "client": 24, "pid": 8}, as_json)
-
-
-def _progress(op: dict[str, Any]) -> str | None:
-    return f"{op['done']}/{op['total']}" if op["total"] else None
 
 
 @click.command(cls=CommandAfterRun)

@@ -91,13 +91,9 @@ def write(subject: PostmortemSubject, report: PostmortemReport, cause: BaseExcep
         with contextlib.suppress(OSError):
             shutil.rmtree(partial)
         return None
-    _drop_old(subject.folder)
-    return target
-
-
-def _drop_old(folder: Path) -> None:
-    for old in list_bundles(folder)[:-MAX_BUNDLES]:
+    for old in list_bundles(subject.folder)[:-MAX_BUNDLES]:
         shutil.rmtree(old, ignore_errors=True)
+    return target
 
 
 def _put(path: Path, content: Callable[[Path], None], report: PostmortemReport) -> None:

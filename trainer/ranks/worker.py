@@ -178,7 +178,8 @@ class Worker:
 
     def on_frame(self, frame: HostFrame, layers: Sequence[str]) -> None:
         report = RankReport.of(frame, layers)
-        report.logs, report.samples = self._logs.take(), self._take_samples()
+        report.logs = self._logs.take()
+        report.samples = [self._samples.pop(0) for _ in range(len(self._samples))]
         if "reward" in frame:
             times = self._timer.lap()
             report.seconds, report.phases = times.seconds, times.phases
@@ -201,9 +202,6 @@ class Worker:
     def on_round_evaluated(
         self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
     ) -> None: ...
-
-    def _take_samples(self) -> list[SystemSample]:
-        return [self._samples.pop(0) for _ in range(len(self._samples))]
 
 
 class _LogCollector(logging.Handler):
