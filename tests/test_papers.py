@@ -74,4 +74,4 @@ def test_the_site_shows_every_page() -> None:
 
 def test_what_a_user_reads_first_is_short() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs/tutorial").iterdir(), *(ROOT / "docs/how-to").iterdir()]
-    assert sum(page.stat().st_size for page in pages) < 60 * 1024
+    assert sum(page.stat().st_size for page in pages) < 60_000
