@@ -52,23 +52,23 @@ class CheckpointFile:
 
     @property
     def written(self) -> tuple[int, int, int]:
-        """When it was written, else its place in the run."""
+        """Time at which it was written, else its place in the run."""
         return self.number, self.round or 0, 1_000_000 if self.epoch is None else self.epoch
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """By when it was written, behind all that were abandoned."""
+        """Sort key: the time of writing, behind all that were abandoned."""
         return int(not self.abandoned), *self.written
 
 
 def file_name(round_: int, epoch: int | None, tag: str) -> str:
-    """How a checkpoint is called."""
+    """Name of a checkpoint's file."""
     position = "" if epoch is None else f"-epoch-{epoch:05d}"
     return f"round-{round_:06d}{position}{f'-{tag}' if tag else ''}.pt"
 
 
 def read_index(folder: Path) -> dict[str, CheckpointEntry]:
-    """By file name; empty where there is none that can be read."""
+    """Read the entries by file name; empty where none can be read."""
     try:
         return msgspec.json.decode((folder / INDEX_FILE).read_bytes(), type=dict[str, CheckpointEntry])
     except (OSError, msgspec.DecodeError):

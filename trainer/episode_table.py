@@ -96,7 +96,7 @@ NORMAL_QUANTILE_95 = 1.96
 
 
 class Lead(NamedTuple):
-    """By how much the return is above a rival's: mean of the differences host by host, and its interval."""
+    """Lead of the return over a rival's: mean of the differences host by host, and its interval."""
 
     mean: float
     low: float
@@ -117,7 +117,7 @@ class PolicyEvaluation:
     """A policy was played on the held-out hosts."""
 
     policy: str
-    """Its kind."""
+    """Kind of the policy."""
     is_rival: bool
     table: EpisodeTable
     seconds: float

@@ -162,7 +162,7 @@ def call(run: RunArgument, method: str, parameters: tuple[str, ...], wait: bool,
 
 
 def _types_of(command: dict[str, Any] | None) -> dict[str, str]:
-    """By parameter of a registered command, the name of its type."""
+    """Names of a registered command's parameter types, by parameter."""
     return {key: of["type"] for key, of in command["parameters"].items()} if command else {}
 
 

@@ -1,4 +1,4 @@
-"""How commands print: whatever goes out here is fit for a terminal. No other module of `cli` prints."""
+"""Output of commands: all that is printed here is fit for a terminal. No other module of `cli` prints."""
 
 from __future__ import annotations
 

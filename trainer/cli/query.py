@@ -71,7 +71,7 @@ def _plain(value: Any) -> Any:
 
 
 def _csv(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Iterator[str]:
-    """One line per row: a line break in a cell is an escape, as are other control characters."""
+    """Lines of CSV, one per row: a line break in a cell is an escape, as are other control characters."""
     for row in (columns, *rows):
         out = io.StringIO()
         csv.writer(out, lineterminator="").writerow(

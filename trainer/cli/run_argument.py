@@ -30,7 +30,7 @@ REMOTE_COMMAND = click.option(
 
 @dataclass(frozen=True)
 class RunArgument:
-    """Which run is meant, and how it is reached."""
+    """The run that is meant, and the way to it."""
 
     address: str | None
     """Its name, id or address; None for the newest live one."""

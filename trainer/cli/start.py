@@ -271,7 +271,7 @@ def _print_differences(before: str | None, names: Sequence[str], as_json: bool) 
 
 
 def _as_set(value: Any) -> str:
-    """As `--set` takes it."""
+    """Write a value as `--set` takes it."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

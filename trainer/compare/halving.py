@@ -20,7 +20,7 @@ Play = Callable[[list[Pair]], list[float]]
 
 @dataclass(frozen=True)
 class RungPlan:
-    """How much a rung plays.
+    """Work of one rung.
 
     Attributes:
         candidates: how many are left.
@@ -109,7 +109,7 @@ class Halving:
 
     @property
     def state(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """State as JSON takes it."""
         returns = {str(candidate): values for candidate, values in self.returns.items()}
         return {
             "candidates": self.candidates,

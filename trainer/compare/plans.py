@@ -44,7 +44,7 @@ class Plan:
     halves: bool = False
 
     def label(self, kinds: Sequence[str]) -> str:
-        """In words, as `depthwise 0, conv_light 1`."""
+        """Words for the plan, as `depthwise 0, conv_light 1`."""
         seeds = [f"{kinds[b]} {slot}" for slot, b in enumerate(self.blueprints) if b != NO_SEED]
         return ", ".join(seeds) or "nothing"
 

@@ -1,4 +1,4 @@
-"""How the command line names policies: `ppo`, `constant`, a file; with a control, as `ppo+shuffled`."""
+"""Names of policies on the command line: `ppo`, `constant`, a file; with a control, as `ppo+shuffled`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a comparison is, and how long it will take: a line now and then."""
+"""Progress of a comparison and the time it will take: a line now and then."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Progress:
 
 
 def format_seconds(seconds: float) -> str:
-    """As 1:02:03."""
+    """Format seconds as 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"

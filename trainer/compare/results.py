@@ -132,7 +132,7 @@ def _difference(first: PolicyResult, second: PolicyResult) -> dict[str, Any]:
 
 
 def _way_to_oracle(result: PolicyResult, constant: PolicyResult, oracle: PolicyResult) -> dict[str, Any]:
-    """Its lead over a mark a third of the way from constant to oracle, and the share it has gone."""
+    """Share of the way from the best constant to the oracle, and the lead over a mark a third along it."""
     low, high, mine = (one.matrix("return") for one in (constant, oracle, result))
     mark = low + (high - low) / 3.0
     headroom = float((high - low).mean())

@@ -20,7 +20,7 @@ _MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""By version: limit, use, and the row of `memory.stat` that tells the file cache that is given back."""
+"""Files by version: limit, use, and the row of `memory.stat` of the file cache that can be freed."""
 
 
 def count_cores() -> int:

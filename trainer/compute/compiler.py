@@ -96,7 +96,7 @@ class Compiler:
 
 @dataclass(frozen=True)
 class CompileCheck:
-    """How a program is compared with itself; see `Compiler.wrap`."""
+    """Comparison of a program with itself; see `Compiler.wrap`."""
 
     weights: Weights
     objective: Callable[[Any], Tensor] | None

@@ -1,4 +1,4 @@
-"""How hosts and seeds convolve: by torch, or by the kernel of our own with what stands behind a convolution.
+"""Convolutions of hosts and seeds: by torch, or by our own kernel together with what follows them.
 
 Maps are [B, n*C, H, W], weights [n, O, I/groups, k, k], scales, shifts and averages [n, O] or [n*O], gains
 [n].
@@ -24,7 +24,7 @@ from .stacked_ops import (
 
 
 class Conv:
-    """By torch.
+    """Convolution by torch.
 
     Args:
         unfold: see `stacked_ops.conv`.
@@ -89,7 +89,7 @@ class Conv:
 
 
 class NativeConv(Conv):
-    """By the kernel of our own, each with what stands behind it as one operation; by torch what it lacks."""
+    """Convolution by our own kernel, fused with what follows it; by torch where the kernel does not apply."""
 
     def __call__(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: int = 1

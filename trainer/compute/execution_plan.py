@@ -1,4 +1,4 @@
-"""How a run is executed on its machine: decided when it first starts, kept in its checkpoints.
+"""Execution of a run on its machine: decided when it first starts, kept in its checkpoints.
 
 A resumed run continues as it began, because other sizes and kernels round differently.
 """
@@ -24,11 +24,11 @@ class Execution(Struct, frozen=True, kw_only=True):
     group_size: int
     """Hosts per stacked program."""
     convolution: Convolution = "grouped"
-    """By which operations hosts and seeds convolve, see `stacked_ops.conv`."""
+    """Operations by which hosts and seeds convolve, see `stacked_ops.conv`."""
     amp: Amp = "off"
     """Precision of forward passes; see `hosts.precision`."""
     plan: Plan = "gather"
-    """Which seeds are computed, see `hosts.slot_plan`."""
+    """Seeds that are computed, see `hosts.slot_plan`."""
 
     @classmethod
     def as_configured(cls, config: Config) -> Execution:
@@ -51,7 +51,7 @@ class Execution(Struct, frozen=True, kw_only=True):
         return msgspec.convert(saved, cls)
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is sent and saved."""
+        """Fields as they are sent and saved."""
         tree: dict[str, Any] = msgspec.to_builtins(self)
         return tree
 

@@ -108,7 +108,7 @@ def _call(
     sums: Tensor | None = None,
     isolated: bool = False,
 ) -> None:
-    """In the order of `RowCall` in the kernel's source."""
+    """Call the kernel with arguments in the order of `RowCall` in its source."""
     batch, channels, height, width = host.shape
     pixels = batch * height * width
     alike = pixels

@@ -32,11 +32,11 @@ from esper_overwatch.trainer.config.schema import Config
 from .roll_call import Arrival, RollCall, record_home, take_roll_call
 
 RANK_TIMEOUT = timedelta(minutes=10)
-"""How long a rank may keep the others waiting before it counts as lost."""
+"""Time that a rank may keep the others waiting before it counts as lost."""
 BACKENDS = ("gloo", "cpu:gloo,cuda:gloo", "cpu:gloo,cuda:nccl")
 """Backends of torch.distributed; all machines use the first of those that they choose."""
 MAX_HOSTS_NAMED = 4
-"""In an error that cannot tell which machine is meant."""
+"""Hosts named in an error that cannot identify the machine."""
 
 
 class RankLostError(EsperError):
@@ -144,7 +144,7 @@ class ProcessGroup:
             record_home(self._store, home)
 
     def rows(self, n: int, rank: int | None = None) -> range:
-        """Which of n envs are this rank's, or another's; n is a multiple of the number of ranks."""
+        """Range of n envs that are this rank's, or another's; n is a multiple of the number of ranks."""
         share = n // self.size
         first = (self.rank if rank is None else rank) * share
         return range(first, first + share)
@@ -268,7 +268,7 @@ class ProcessGroup:
         return []
 
     def _find_lost(self, error: RuntimeError) -> str:
-        """Which rank is lost, as far as can be seen from this machine."""
+        """Find the lost rank, as far as can be seen from this machine."""
         gone = ", ".join(f"rank {rank} (pid {pid})" for rank, pid in self.dead_processes())
         if gone:
             return f"{gone} on {socket.gethostname()} is gone"

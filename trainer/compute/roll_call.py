@@ -28,7 +28,7 @@ class Arrival(msgspec.Struct, frozen=True):
     backend: str
     """Backend that its machine can use, see `choose_backend`."""
     progress: list[int] = []
-    """How far its machine's copy of the run has come; empty where there is none."""
+    """Progress of its machine's copy of the run; empty where there is none."""
 
 
 class RollCall(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class RollCall(msgspec.Struct, frozen=True):
     number: str
     """Number of the process that torchrun calls rank 0; names the attempt."""
     arrivals: list[Arrival]
-    """By torchrun's rank."""
+    """Arrivals by torchrun's rank."""
     attempt: int
     """Counts those that this store has seen, from 1."""
     home: str = ""

@@ -108,7 +108,7 @@ NEEDS = (
     Need("profiler.rounds", bool, "rounds in profiler.rounds", ("profiler.epochs",)),
     *map(_modes_that_pay, PAYING_MODES),
 )
-"""Which options go with which. None of these switches can be changed while a run trains."""
+"""Options that depend on each switch. None of these switches can be changed while a run trains."""
 
 
 def value_of(config: Config, key: str) -> Any:

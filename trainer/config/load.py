@@ -50,7 +50,7 @@ class SourcedConfig:
 
     config: Config
     sources: Mapping[str, str]
-    """By key, for each key that there is."""
+    """Source of each option, by key."""
 
     def is_open(self, key: str) -> bool:
         """True if nobody chose the value, so that the task may bring its own."""
@@ -97,7 +97,7 @@ def _unwrap(info: mi.Type) -> tuple[mi.Type, str]:
 
 
 def _allowed(info: mi.Type) -> str:
-    """In words: which values this type takes."""
+    """Describe the values that this type takes."""
     bare, _ = _unwrap(info)
     if isinstance(bare, mi.LiteralType):
         return "one of " + ", ".join(map(str, bare.values))
@@ -328,7 +328,7 @@ def _check_idle(
 
 
 def _rank(source: str | None) -> int:
-    """How late a source comes; the later ones win."""
+    """Precedence of a source; later ones win."""
     return -1 if source is None else _ORDER.index(source.partition(" ")[0])
 
 
@@ -426,7 +426,7 @@ def _check_addresses(config: Config) -> None:
 
 
 def _check_policy(config: Config) -> None:
-    """How the policy acts goes with whether it learns."""
+    """Check that the way the policy acts fits with whether it learns."""
     if config.policy.greedy and config.policy.learn:
         raise ConfigError(
             "policy.greedy = true: a policy that always takes the same action learns nothing of the others; "

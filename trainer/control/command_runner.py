@@ -38,7 +38,7 @@ from .run_control import RunControl
 logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 5.0
-"""At most that the end waits for a request which is being answered."""
+"""Most seconds that the end waits for a request which is being answered."""
 
 Result = dict[str, Any]
 Handler = Callable[[Command, Any], Result | None]
@@ -365,7 +365,8 @@ class CommandRunner:
         return {"key": params.key, "old": old, "new": params.value}
 
     def _intervene(self, command: Command, params: SeedGerminateParams | SeedPruneParams) -> Result | None:
-        """On the seeds of the coming epoch; after an episode's last one, on those of the next episode."""
+        """Intervene on the seeds of the coming epoch; after an episode's last one, on those of the next
+        episode."""
         if self._run.can_intervene:
             return self._run.intervene(params, command.id)
         if self._paused:

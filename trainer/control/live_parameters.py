@@ -27,7 +27,7 @@ PARAMETERS: dict[str, When] = {
     "reward.contribution": "round",
     "reward.stage": "round",
 }
-"""By key, from which boundary on a new value is in force."""
+"""Boundary from which a new value is in force, by key."""
 
 
 class LiveParameters:
@@ -48,7 +48,8 @@ class LiveParameters:
         self._changed: dict[str, float] = {}
 
     def describe(self) -> dict[str, Any]:
-        """By key: value, configured, allowed, description, and when a change takes effect."""
+        """Describe each parameter by key: value, configured, allowed, description, and when a change takes
+        effect."""
         return {
             key: {
                 "value": self._changed.get(key, configured),

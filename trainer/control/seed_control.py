@@ -154,7 +154,8 @@ class SeedControl:
         return _Outcome(int(table.stage[row, slot]))
 
     def _crowded(self, action: SeedAction, row: int) -> str:
-        """Which rule about the host's other seeds keeps a dormant slot closed; empty where none does."""
+        """Name the rule about the host's other seeds that keeps a dormant slot closed; empty where none
+        does."""
         trainer, slot = self._trainer, action.heads["slot"]
         checks = trainer.lifecycle.gates(trainer.table, trainer.measurements)["G0"]
         failed = {name for name, holds in checks.items() if not bool(holds[row, slot])}

@@ -95,7 +95,7 @@ FAILED_EXIT = 11
 
 @dataclass(frozen=True)
 class _End:
-    """How the training ended."""
+    """End of the training."""
 
     reason: str
     exit_code: int = 0

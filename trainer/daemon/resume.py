@@ -159,12 +159,12 @@ class ResumePoint:
 
     @property
     def execution(self) -> Execution | None:
-        """How the hosts were trained; None where that is to be measured."""
+        """Execution of the hosts; None where it is to be measured."""
         return Execution.from_dict(self.state["execution"]) if "execution" in self.state else None
 
     @property
     def rank_states(self) -> list[bytes]:
-        """By rank, what it is to load; nothing for rank 0."""
+        """State for each rank to load; nothing for rank 0."""
         return [b"", *(bytes(tensor.numpy()) for tensor in self.state.get("other_ranks", []))]
 
 
@@ -190,7 +190,7 @@ def check_is_new(run: RunFolder, resume: str | None) -> None:
 
 
 def run_progress(name: str | None, resume: str | None) -> list[int]:
-    """How far this machine's copy of a run has come, to compare with others'; empty where it has none."""
+    """Progress of this machine's copy of a run, to compare with others'; empty where it has none."""
     try:
         name = name if resume is None else find_run(resume).name
     except RunNotFound:

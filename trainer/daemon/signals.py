@@ -120,7 +120,7 @@ _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal
 
 
 def answer_start_signals() -> None:
-    """From now until the daemon sets its own handlers; call it in the main thread.
+    """Handle signals until the daemon sets its own handlers; call it in the main thread.
 
     SIGINT ends the start with exit code 130, SIGUSR1 prints every thread's stack to standard error. SIGHUP
     and SIGUSR2 do nothing, for there is no log yet and no telemetry.
@@ -132,7 +132,7 @@ def answer_start_signals() -> None:
 
 
 def ignore_signals() -> None:
-    """From now until the process is gone: the interpreter, when it ends, gives its handlers back."""
+    """Ignore signals until the process is gone: the interpreter, when it ends, gives its handlers back."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -143,6 +143,6 @@ def _leave(*_: object) -> None:
 
 
 def _show_stacks(number: int) -> None:
-    """In the listener's thread: the main one may be inside a long operation of C."""
+    """Runs in the listener's thread: the main one may be inside a long operation of C."""
     if number == signal.SIGUSR1:
         faulthandler.dump_traceback(sys.stderr, all_threads=True)

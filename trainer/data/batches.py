@@ -64,7 +64,7 @@ class Batches:
         return inputs.narrow(0, place * self._size, self._size), labels_knL[place].expand(self._envs, -1)
 
     def indices(self, round_: int, step: int, steps: int = 1) -> Tensor:
-        """Which training examples each env sees from a step on.
+        """Indices of the training examples that each env sees from a step on.
 
         Returns:
             int64 [n, steps*B], or [1, steps*B] where they are shared.

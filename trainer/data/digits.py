@@ -11,7 +11,7 @@ import torch
 from .dataset import Dataset, Split, split_stratified
 
 DIGITS_FILE = "datasets/data/digits.csv.gz"
-"""In scikit-learn's folder; a row per image: 64 pixels from 0 to 16, and the class."""
+"""File in scikit-learn's folder; a row per image: 64 pixels from 0 to 16, and the class."""
 
 
 def digits() -> Dataset:

@@ -15,9 +15,9 @@ from torch import Tensor
 from .dataset import DataError, Split
 
 MAX_BYTES = 2 * 1024**3
-"""In one file, unpacked: a few MB of gzip can hold thousands of times as much."""
+"""Most bytes in one file, unpacked: a few MB of gzip can hold thousands of times as much."""
 MAX_BATCH_BYTES = 512 * 1024**2
-"""In one batch of CIFAR, unpacked; the largest has 160 MB."""
+"""Most bytes in one batch of CIFAR, unpacked; the largest has 160 MB."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _BLOCK_BYTES = 1024 * 1024
 
@@ -62,7 +62,7 @@ def read(path: Path, limit: int = MAX_BYTES) -> bytearray:
 
 
 def read_beginning(path: Path, count: int) -> bytearray:
-    """At most `count` bytes of the file's content; of a gzip file no more than that is unpacked.
+    """Read at most `count` bytes of the file's content; of a gzip file no more than that is unpacked.
 
     Raises:
         DataError: it cannot be read or unpacked.

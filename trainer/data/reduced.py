@@ -14,7 +14,7 @@ SIDE = 8
 NUM_TRAIN, NUM_VAL, NUM_TEST = 1200, 400, 400
 
 REDUCED_DATASETS = {"fashion-8x8": "fashion-mnist"}
-"""By name, the dataset whose images they are."""
+"""Reduced datasets, each with the dataset whose images they are."""
 
 
 def reduce_images(name: str, source: Dataset, seed: int = 0) -> Dataset:

@@ -26,7 +26,7 @@ _PIECE_CHARACTERS = 1 << 16
 
 
 class Tokenizer(Protocol):
-    """From characters to tokens."""
+    """Maps characters to tokens."""
 
     @property
     def size(self) -> int:
@@ -56,7 +56,7 @@ class CharacterTokenizer:
         return len(self.alphabet) + 1
 
     def encode(self, text: str) -> NDArray[np.int64]:
-        """One token for each character."""
+        """Encode each character as one token."""
         tokens: NDArray[np.int64] = self._tokens[_codepoints(text)]
         return tokens
 

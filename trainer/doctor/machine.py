@@ -279,7 +279,7 @@ def _torch() -> Iterator[MachineCheck]:
 
 
 def _convolutions() -> Iterator[MachineCheck]:
-    """By what the hosts of images convolve on a CPU."""
+    """Name the operations by which the hosts of images convolve on a CPU."""
     try:
         from esper_overwatch.trainer.compute import native_convolution
     except (ImportError, OSError):

@@ -70,9 +70,9 @@ class Diagnosis(Struct, kw_only=True):
     round: int = 0
     epoch: int = 0
     rounds: int = 0
-    """That the last boot was to train; 0 = until it is stopped."""
+    """Rounds that the last boot was to train; 0 = until it is stopped."""
     rollbacks: int = 0
-    """In the last boot."""
+    """Rollbacks in the last boot."""
     last_rollback: RollbackRecord | None = None
     anomalies: list[Anomaly] = msgspec.field(default_factory=list)
     """Active at the end."""
@@ -173,7 +173,7 @@ def _checkpoint(run: RunInfo) -> LastCheckpoint | None:
 
 
 def _judge(run: RunInfo, found: Diagnosis, stopped: RunStopped | None) -> None:
-    """How it ended: by the journal's final event, else by the bundle, else killed."""
+    """Judge the end: by the journal's final event, else by the bundle, else killed."""
     found.pid = run.pid or found.pid
     if run.is_live:
         found.ending = "alive"

@@ -34,7 +34,7 @@ class HeldOutMixture(Mixture):
 
 @dataclass(frozen=True)
 class HeldOutHosts:
-    """Which hosts: equal ones are the same hosts, batch for batch, for every policy and every run.
+    """Selects hosts: equal selections are the same hosts, batch for batch, for every policy and every run.
 
     Attributes:
         seed: of the hosts, their batches and task instances, and the draws of policies that draw.

@@ -35,7 +35,7 @@ NAME_SECONDS = 1.0
 """Files are named by the second, then by a count without leading zeros."""
 _CONNECTED = ("live", "slow", "stale")
 _STREAMS: tuple[Stream, ...] = ("life", "metric")
-"""Those that have scalars, and the boots' beginnings and ends."""
+"""Streams with scalars, and with the boots' beginnings and ends."""
 
 
 class LiveExport:

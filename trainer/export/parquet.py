@@ -27,7 +27,7 @@ from esper_overwatch.protocol.runs import RunInfo
 from esper_overwatch.trainer.query.arrow_types import column
 
 MAX_GROUP_ROWS = 2000
-"""In one row group; as many are held in memory per type."""
+"""Rows in one row group; as many are held in memory per type."""
 _ENVELOPE = [
     pa.field("seq", pa.int64(), nullable=False),
     pa.field("ts", pa.timestamp("us", tz="UTC"), nullable=False),

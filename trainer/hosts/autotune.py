@@ -1,4 +1,4 @@
-"""How many hosts to train in one stacked program, and by which convolution: decided at the first start.
+"""Choice of the group size and of the convolution of hosts: made at the first start.
 
 More hosts in a group mean fewer operations to issue, but a working set that falls out of the caches. On a CPU
 rules decide, so that two runs with one seed are the same bit for bit. On a GPU it is measured: throwaway
@@ -209,7 +209,7 @@ class StepTimer:
 def choose_execution(
     config: Config, data: Task, device: torch.device, graphs: CudaGraphs | None = None
 ) -> Execution:
-    """How to execute a new run here: as configured, and what that leaves open by rule or by measurement.
+    """Choose the execution of a new run here: as configured, the rest by rule or by measurement.
 
     Args:
         graphs: of the run; None = without.

@@ -1,4 +1,4 @@
-"""Which contributions and pair interactions an epoch measures, where all would cost more than they may.
+"""Choice of the contributions and pair interactions to measure in an epoch, where all would cost too much.
 
 Decided by counted work and by how long ago each was measured, never by a clock: a run repeats itself, and one
 that is resumed goes on as if it had not stopped.

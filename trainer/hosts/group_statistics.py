@@ -25,7 +25,7 @@ NUM_PROBED_EXAMPLES = 16
 """Examples of a batch whose activations are measured: each has a map of numbers, enough for statistics."""
 
 Used = Sequence[dict[str, str]]
-"""By slot the modules that are trained, see `SeedPool.trained_modules`."""
+"""Trained modules by slot, see `SeedPool.trained_modules`."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TrainResult:
     """int64 [n], steps of the epoch that overflowed; None where losses are not scaled."""
 
     def without_overflows(self, applied: Tensor, skipped: Tensor) -> TrainResult:
-        """With NaN for the gradients of hosts whose last step overflowed: those not in `applied` bool [n].
+        """Replace the gradients of hosts whose last step overflowed, those not in `applied` bool [n], by NaN.
 
         Args:
             skipped: int64 [n], how many steps of the epoch did.

@@ -60,7 +60,7 @@ class EpochResult(NamedTuple):
     seconds: dict[str, float]
     """Wall time by part: `train`, `validate`, `layers`."""
     scaling: dict[str, Tensor]
-    """With fp16 [N] each: `loss_scale` after the epoch, `skipped_steps` in it; else empty."""
+    """Loss scales with fp16, [N] each: `loss_scale` after the epoch, `skipped_steps` in it; else empty."""
 
 
 class GroupEpoch(NamedTuple):

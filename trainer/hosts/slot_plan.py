@@ -77,7 +77,7 @@ class SlotRun:
 
     segment: SeedSegment
     blueprints: tuple[tuple[int, Tensor | None], ...]
-    """Which to run, and the bool [k] of rows that take its result (None: all)."""
+    """Blueprints to run, and the bool [k] of rows that take each result (None: all)."""
     owners: Tensor | None
     """int64 [k], whose seed each row runs; None where it is that of the host in the same place."""
     alpha: Tensor
@@ -87,7 +87,7 @@ class SlotRun:
 
 
 Runs = list[list[SlotRun]]
-"""By slot."""
+"""Runs by slot."""
 
 
 @dataclass(frozen=True)

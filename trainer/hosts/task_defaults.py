@@ -21,7 +21,7 @@ from .transformer import Transformer
 FAMILY_OF_KIND: dict[Kind, Family] = {"images": "cnn", "text": "transformer"}
 """Whose blueprints the hosts of a kind take; also the architecture that they have where none is chosen."""
 ARCHITECTURES: dict[Kind, tuple[str, ...]] = {"images": ("cnn", "resnet"), "text": ("transformer",)}
-"""Those that learn a kind."""
+"""Architectures that learn a kind."""
 TEXT_LEARNING_RATES = {"pointwise": 0.5, "attending": 0.2}
 """Rates of a transformer without and with heads, in place of the default, which suits convolutional hosts."""
 MANY_PARAMETERS = 10_000_000

@@ -14,7 +14,7 @@ from .answers import plain
 from .targets import Targets
 
 WAIT_SECONDS = 10.0
-"""How long a tool waits for the effect of its command."""
+"""Time that a tool waits for the effect of its command."""
 POLL_SECONDS = 0.1
 _OPEN = ("accepted", "waiting", "running")
 

@@ -1,4 +1,4 @@
-"""Which run a tool means: one of this machine, or the one that the server was started for."""
+"""Runs that tools mean: one of this machine, or the one that the server was started for."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Rule = Callable[[ActionSpace, Tensor, int, Observation], Logits]
 SURE_LOGIT = 1e4
 """A lead in logits that leaves the rest a probability of exactly 0."""
 NUM_FIXED_SLOTS = 2
-"""How many slots, from the first, the fixed schedule fills."""
+"""Slots that the fixed schedule fills, from the first."""
 FIXED_BLUEPRINTS = ("conv_light", "attention")
 """Blueprint that it plants: the first of these on offer, otherwise the last kind on offer."""
 NO_SEED = -1

@@ -40,7 +40,7 @@ class Coefficients(NamedTuple):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> Coefficients:
-        """Those of the update after `updates` finished ones."""
+        """Coefficients of the update after `updates` finished ones."""
 
         def tensor(values: float | list[float]) -> Tensor:
             return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)

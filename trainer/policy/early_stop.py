@@ -1,4 +1,4 @@
-"""When a PPO update ends before all of its passes are over, and which of its steps are taken."""
+"""Early stop of a PPO update, and the choice of steps that are taken."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class MaskedStop:
         self._kl.zero_()
 
     def allows_step(self, finite: Tensor) -> Tensor:
-        """As `EarlyStop.allows_step`, for steps after a stop."""
+        """`EarlyStop.allows_step`, for steps after a stop."""
         self._count(finite, torch.ones_like(finite))
         return finite
 

@@ -133,7 +133,7 @@ class MinibatchProgram:
     def _apply(
         self, moments: list[list[Tensor]], gradients: Any, clip: Tensor, rate: Tensor, applied: Tensor
     ) -> None:
-        """One step of Adam by gradients that are clipped first."""
+        """Take one step of Adam by gradients that are clipped first."""
         options = self._optimizer.param_groups[0]
         beta1, beta2 = options["betas"]
         means, squares, counters = moments

@@ -134,7 +134,7 @@ class ObservationBuilder:
         self._last_op, self._last_slot = op, torch.where(op == Op.WAIT, -1, slot)
 
     def observe(self, table: SlotTable, measurements: Measurements, epoch: int) -> Observation:
-        """See the state in which the action of `epoch` (0-based) is chosen; once per epoch."""
+        """Observe the state in which the action of `epoch` (0-based) is chosen; once per epoch."""
         self._past = torch.cat(
             [
                 self._recent[:1],

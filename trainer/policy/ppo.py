@@ -69,7 +69,7 @@ class Loss(NamedTuple):
     entropy_sum: Tensor
     """Entropy, summed over heads and steps."""
     max_entropy_sum: Tensor
-    """That of uniform choices among what was legal."""
+    """Entropy of uniform choices among what was legal, summed likewise."""
     hidden_mean_square: Tensor
     cell_mean_square: Tensor
     ratio_min: Tensor
@@ -338,7 +338,7 @@ class PPO:
 
     @property
     def coefficients(self) -> Coefficients:
-        """Those of the next update, and of the decisions that it will learn from."""
+        """Coefficients of the next update, and of the decisions that it will learn from."""
         weight = self.network.place
         chosen = (self.cfg, self.updates, weight.dtype)
         if self._coefficients is None or self._coefficients[0] != chosen:

@@ -20,7 +20,7 @@ accuracies are. Where weights of the reward make them ten times as large or as s
 NOISE_DEVIATION = 0.1
 """Deviation of the returns of hosts that follow the same schedule; some tasks have more, most have less."""
 BOUND_DEVIATIONS = 2.0
-"""How far above its mean the upper bound of a schedule lies, in posterior standard deviations."""
+"""Posterior standard deviations by which the upper bound of a schedule lies above its mean."""
 
 
 class ScheduleValues:

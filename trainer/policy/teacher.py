@@ -46,7 +46,7 @@ _RECORDS = ("task", "chosen", "paid")
 _log = logging.getLogger(__name__)
 
 TaskClassifier = Callable[[Tensor], Tensor]
-"""From measurements of hosts [n, features] to float64 [n, tasks], how probable each task is."""
+"""Maps measurements of hosts [n, features] to the probability of each task, float64 [n, tasks]."""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class UpdateStatistics:
     """Divisor of the advantages: their standard deviation, or its floor."""
     learning_rate: float
     entropy_coefficient: float
-    """In force in this update, like the next three."""
+    """Coefficient in force in this update, like the next three."""
     head_entropy_coefficient: Floats
     """[heads]"""
     head_floor: Floats

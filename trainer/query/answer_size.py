@@ -1,4 +1,4 @@
-"""How much of a query's answer may become Python objects, measured before it does."""
+"""Limits of the part of an answer that becomes Python objects, measured before it does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_BYTES = 16 << 20
 
 
 def count_that_fit(rows: pa.Table) -> int:
-    """How many of the first rows are within the limits together."""
+    """Count the first rows that are within the limits together."""
     counts = range(1, rows.num_rows + 1)
     return bisect.bisect_left(counts, True, key=lambda count: not _fits(rows.slice(0, count)))
 

@@ -88,7 +88,7 @@ class PartSummary(Struct):
     """Knowledge of a journal's part without its tables."""
 
     rows: dict[str, int] = field(default_factory=dict)
-    """By table."""
+    """Rows by table."""
     boots: list[Boot] = field(default_factory=list)
     first: list[FirstEvent] = field(default_factory=list)
     """At most one before the first boot, and one after each."""

@@ -126,7 +126,7 @@ def read_tables(journal: Path, watch: Watch) -> JournalTables:
 
 
 def count_segments(journal: Path) -> tuple[int, int]:
-    """How many compressed segments of a journal have been read and kept, and how many there are.
+    """Count the compressed segments of a journal that have been read and kept, and all of them.
 
     Raises:
         FolderError: the journal cannot be read.

@@ -1,4 +1,4 @@
-"""Which events of a journal still count: a boot that resumes repeats what came after its checkpoint."""
+"""Timeline of a journal's valid events: a boot that resumes repeats what came after its checkpoint."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Timeline:
 
 
 def valid_events(journal: Path, damage: DamageReport) -> Iterator[Event]:
-    """Those of a run's events that count, in the order written; read twice.
+    """Yield a run's valid events, in the order written; read twice.
 
     Args:
         damage: learns what could not be read.

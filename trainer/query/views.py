@@ -79,7 +79,7 @@ _CHOICES = {
     "alpha_speed": _names(ALPHA_SPEEDS),
     "alpha_curve": _names([curve.name for curve in Curve]),
 }
-"""By head, SQL: what each of its codes means."""
+"""SQL of the meaning of each of a head's codes, by head."""
 _DECISIONS = f"""
 WITH chosen AS (
     SELECT place, boot_number, ctx_round AS round, ctx_epoch AS epoch, unnest(range(len(op))) AS env,

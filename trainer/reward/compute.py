@@ -25,7 +25,7 @@ STAGE_PROGRESS: dict[Stage, float] = {
     Stage.HOLDING: 0.8,
     Stage.FOSSILIZED: 1.0,
 }
-"""How far a seed is in its life; 0 for all other stages."""
+"""Progress of a seed's life at a stage; 0 for all other stages."""
 NUM_ESCROW_EPOCHS = 3
 """Epochs in which a gain must be there to have lasted."""
 MAX_ESCROW_STEP = 0.2

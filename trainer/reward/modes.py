@@ -74,7 +74,7 @@ class EpochInputs:
     contribution_NS: Tensor
     """Contributions of the blended seeds, as last measured; 0 elsewhere."""
     moved_NS: Tensor
-    """How far alpha went in the epoch, with its sign; 0 where the governor put it back."""
+    """Change of alpha in the epoch, signed; 0 where the governor restored it."""
     pruned_young: Tensor
     """int64 [N], seeds removed in the epoch before they could have been blended."""
     growth: Tensor

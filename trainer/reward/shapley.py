@@ -46,7 +46,7 @@ _MAX_SLOTS = 32
 
 
 def pack(envs: Codes, removed: Codes) -> Codes:
-    """One number for each coalition: its env and the bits of the slots left out; `unpack` undoes it."""
+    """Pack coalitions into numbers, each its env and the bits of the slots left out; `unpack` undoes it."""
     return envs << _MAX_SLOTS | removed
 
 
@@ -82,7 +82,7 @@ class CoalitionTable:
         self._codes, self._values = codes[order], values[order]
 
     def of(self, envs: Codes, removed: Codes) -> Floats:
-        """Their worth, in the shape of the arguments.
+        """Look up the worth of coalitions, in the shape of the arguments.
 
         Raises:
             MissingCoalition: one of them was not measured.

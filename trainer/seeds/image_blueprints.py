@@ -92,7 +92,8 @@ class SizedBlueprint:
     maximum: int
     """Largest value of the option; the least is 1."""
     make: Callable[..., Blueprint]
-    """By `name`, as the run names it, and `chosen`, the option's value; 0 = its default."""
+    """Makes the blueprint from `name`, as the run names it, and `chosen`, the option's value; 0 = its
+    default."""
 
 
 def _norm_specs(name: str, channels: int) -> Specs:

@@ -179,7 +179,7 @@ class Lifecycle:
         return executed
 
     def execute(self, table: SlotTable, actions: Tensor, legal: Tensor, measurements: Measurements) -> Tensor:
-        """One action per env where it is legal.
+        """Execute one action per env where it is legal.
 
         Args:
             actions: int64 [N, 8], one choice per head in the order of `HEAD_NAMES`.

@@ -95,7 +95,7 @@ def read_space(
 
 
 def format_value(value: Any) -> str:
-    """As `--set` takes it."""
+    """Format a value as `--set` takes it."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

@@ -58,7 +58,7 @@ class SweepTerms:
     config: Mapping[str, Any]
 
     def to_builtins(self) -> dict[str, Any]:
-        """As JSON has them."""
+        """Fields as JSON has them."""
         parts = vars(self) | {"space": {one.key: vars(one) for one in self.space}}
         parsed: dict[str, Any] = json.loads(json.dumps(parts))
         return parsed
@@ -231,7 +231,7 @@ class Trial:
         return self._trial.should_prune()
 
     def end(self, state: str, reason: str = "") -> None:
-        """It is finished, pruned or failed, and why."""
+        """End a trial as finished, pruned or failed, with the reason."""
         if reason:
             self._trial.set_user_attr(REASON, reason)
         if state == FINISHED:

@@ -28,9 +28,9 @@ from .collection.levels import LevelCode
 
 Scope = Literal["env", "seed", "policy", "head", "critic", "system", "telemetry"]
 Readings = Mapping[str, NDArray[Any] | float]
-"""By the `reading` of checks: one value per source of the scope; NaN where not measured."""
+"""Values by the `reading` of checks: one per source of the scope; NaN where not measured."""
 Patterns = Mapping[str, NDArray[np.str_]]
-"""By reading, one of the names of each source."""
+"""Name patterns by reading, one for each source."""
 Limits = dict[str, tuple[float, float]]
 """(warning, critical) by reading."""
 PATTERNS = ("", "credit_without_gain", "credit_beyond_gain")
@@ -94,7 +94,7 @@ CHECKS: tuple[AnomalyCheck, ...] = (
     AnomalyCheck("seed", "reward_hacking", "credit"),
     AnomalyCheck("policy", "return_divergence", "return_agreement"),
 )
-"""In the order of their rows in checkpoints: a new one is appended."""
+"""Checks in the order of their rows in checkpoints: a new one is appended."""
 LAYOUT = 2
 """Version of those rows; raised where one is removed."""
 
@@ -233,7 +233,7 @@ class AnomalyDetector:
 
     @property
     def active(self) -> int:
-        """How many are raised."""
+        """Number of raised anomalies."""
         return int(np.count_nonzero(self._active))
 
     def state_dict(self) -> dict[str, Any]:

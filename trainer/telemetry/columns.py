@@ -1,4 +1,4 @@
-"""Which columns the host gets of an epoch: what was decided, and what came of it.
+"""Columns of an epoch for the host: the decision, and its outcome.
 
 The loop transfers them together or apart, as it needs; the names do not collide.
 """
@@ -154,7 +154,7 @@ class EpochGradients:
     def of(
         cls, frame: HostFrame, level_N: NDArray[np.int8], tensorless_NS: NDArray[np.bool_]
     ) -> EpochGradients:
-        """Those of an epoch's outcome.
+        """Columns of an epoch's outcome, from a frame.
 
         Args:
             frame: the columns of `outcome_columns`.

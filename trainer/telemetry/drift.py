@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Smoothing:
-    """How slowly an average follows, and from how many samples on it is trusted."""
+    """Smoothing of an average, and the number of samples from which it is trusted."""
 
     momentum: float
     warmup: int

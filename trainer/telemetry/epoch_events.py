@@ -30,7 +30,7 @@ from .timer import PhaseTimes
 from .transfer import HostFrame
 
 _OP_HAS_HEAD = {name: np.array([name == "op" or name in HEADS_OF_OP[op] for op in Op]) for name in HEAD_NAMES}
-"""By head, bool by op: whether it matters."""
+"""Ops for which a head matters, bool by op, by head."""
 
 
 def epoch_event(

@@ -15,7 +15,7 @@ import torch
 SAMPLE_EVERY_EPOCHS = 8
 """Epochs from one sampled epoch to the next."""
 EpochName = tuple[int, int]
-"""Its round, and its number from 1."""
+"""Round of an epoch, and its number from 1."""
 
 
 class TimedEvent(Protocol):

@@ -60,7 +60,7 @@ class NvidiaGPU:
 
 
 def _handle(nvml: Any, uuid: str) -> Any:
-    """That of a device, or of a part of one (MIG), whose name begins otherwise."""
+    """Find the handle of a device, or of a part of one (MIG), whose name begins otherwise."""
     try:
         return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     except nvml.NVMLError:

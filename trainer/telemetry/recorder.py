@@ -1,4 +1,4 @@
-"""From frames to events: what happened in an epoch, a round and an update, at the level in force.
+"""Recorder of frames as events: what happened in an epoch, a round and an update, at the level in force.
 
 An epoch is recorded in three steps: `record_decision` when seeds have moved and the policy has chosen,
 `begin_epoch` before the hosts train, `record_outcome` when their measurements are on the host. The recorder
@@ -68,7 +68,7 @@ from .transfer import HostFrame
 NO_STALLS = StallCounts()
 POLICY_SCOPES: tuple[Scope, ...] = ("policy", "head", "critic")
 _NO_SEED = ~np.isin(list(Stage), WITH_SEED)
-"""By stage: there is no seed in the slot."""
+"""Stages in which there is no seed in the slot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ class Recorder:
 
     @property
     def epoch(self) -> int:
-        """How many epochs of the round are recorded."""
+        """Epochs of the round that are recorded."""
         return self._epoch
 
     def begin_round(self, round: int) -> None:

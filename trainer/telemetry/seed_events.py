@@ -51,7 +51,7 @@ class _Seed:
     """One seed of this round."""
 
     planted: int
-    """When, in epochs finished."""
+    """Epochs finished when it was planted."""
     stage: str = Stage.GERMINATED.name
     """The newest of its life: one with a seed, or PRUNED."""
 
@@ -81,13 +81,13 @@ class SeedEvents:
         self._verdict = np.zeros((envs, len(slots)), dtype=np.int64)
         """[N, S] the last reported evaluation: number of the gate + 1 << 32, and one bit per check."""
         self._checks: dict[str, list[str]] = {}
-        """By gate, as the first frame names them."""
+        """Names of the checks by gate, as the first frame has them."""
         self._last: NDArray[Any] | None = None
         """[N, S] stages after the last decision; what differs from them in the next was put back."""
         self._planted: dict[tuple[int, int], list[_Seed]] = {}
-        """By env and slot, the seeds of this round, the newest last."""
+        """Seeds of this round by env and slot, the newest last."""
         self._undone: dict[int, int] = {}
-        """By env, seeds of this round that rollbacks have undone."""
+        """Seeds of this round that rollbacks have undone, by env."""
         self._clock = (0, 0)
         self._command: str | None = None
         self.tally = SeedTally()

@@ -125,7 +125,7 @@ class ReturnRecord:
 
 
 class Pace:
-    """How a duration compares with the usual one of this boot.
+    """Ratio of a duration to the usual one of this boot.
 
     Args:
         most: durations that the usual one is taken from, the newest.
@@ -202,7 +202,7 @@ class EpochSignals:
 
 
 def loss_readings(frame: HostFrame) -> dict[str, Floats]:
-    """How many of an env's two losses are NaN or infinite."""
+    """Count an env's losses, out of two, that are NaN or infinite."""
     bad = ~np.isfinite(frame["train_loss"]) + ~np.isfinite(frame["val_loss"])
     return {"env.loss_nonfinite": bad.astype(np.float64)}
 

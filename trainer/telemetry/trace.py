@@ -32,7 +32,7 @@ ALLOCATION_CALLS = frozenset(
 
 
 def utilisation(trace: dict[str, Any]) -> dict[str, float | int | None]:
-    """How well the machine was used, as fields of `ProfilerFinished`.
+    """Utilisation of the machine, as fields of `ProfilerFinished`.
 
     Args:
         trace: the parsed file, Chrome trace event format, times in microseconds.
@@ -57,7 +57,7 @@ def _spans(events: Iterable[dict[str, Any]]) -> list[tuple[float, float]]:
 
 
 def _enclosing_span(events: list[dict[str, Any]]) -> tuple[float, float]:
-    """From the first beginning to the last end."""
+    """Span from the first beginning to the last end."""
     spans = _spans(events)
     return min(begin for begin, _ in spans), max(end for _, end in spans)
 

@@ -144,7 +144,7 @@ class Transfer:
         return self._copy(rows, packed, aside=aside)
 
     def _copy(self, rows: list[_Column], packed: Tensor, *, aside: bool) -> Shipment:
-        """From a GPU through pinned memory that stays; `aside` on a stream of its own."""
+        """Copy from a GPU through pinned memory that stays; `aside` on a stream of its own."""
         here = stream = torch.cuda.current_stream(packed.device)
         if aside:
             if self._side is None:

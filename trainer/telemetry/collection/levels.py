@@ -1,4 +1,4 @@
-"""How much is collected: a default level, and escalations that end automatically.
+"""Levels of collection: a default level, and escalations that end automatically.
 
 An escalation counts epochs: made between two epochs, it is in force for exactly as many as asked for, then
 falls back. Escalations may overlap; the highest wins and each one ends on its own.
@@ -41,7 +41,7 @@ class Escalation:
 
 
 class Levels:
-    """Which level is in force, for the run and for each env.
+    """Levels in force, for the run and for each env.
 
     Args:
         default: the level outside escalations.

@@ -83,7 +83,7 @@ class CollectionPlan:
         return self._levels.left(command)
 
     def take_ended(self) -> dict[str, Level]:
-        """By command id, the escalations whose epochs were over since the last call, and the level then."""
+        """Take the escalations, by command id, that have ended since the last call, and the level then."""
         ended, self._ended = self._ended, {}
         return ended
 
