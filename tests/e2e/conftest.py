@@ -153,9 +153,9 @@ def stop_in_mid_episode(
     raise AssertionError("no run could be stopped within an episode")
 
 
-@pytest.fixture
-def house() -> Iterator[House]:
-    """Sockets have short paths only: the folder is not pytest's."""
+@contextlib.contextmanager
+def open_house() -> Iterator[House]:
+    """A house that is closed at the end. Sockets have short paths only: the folder is not pytest's."""
     folder = Path(tempfile.mkdtemp(prefix="esper-"))
     house = House(folder)
     try:
@@ -163,3 +163,10 @@ def house() -> Iterator[House]:
     finally:
         house.close()
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """A house of the test's own."""
+    with open_house() as house:
+        yield house

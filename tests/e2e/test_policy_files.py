@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .conftest import House
+from .conftest import House, open_house
 
 SHORT = ("envs.count=2", "ppo.minibatches=1", "episode_epochs=6", "task.batches_per_epoch=2")
 SMALL_HOSTS = ("host.channels=4,4,4", "policy.hidden=16", "evaluation.rounds=1", "evaluation.hosts=2")
@@ -20,7 +21,14 @@ def words(*sets: str) -> list[str]:
     return [word for item in (*SHORT, *sets) for word in ("--set", item)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def house() -> Iterator[House]:
+    """One for all tests here: each starts runs of other names, with the same policy."""
+    with open_house() as house:
+        yield house
+
+
+@pytest.fixture(scope="module")
 def exported(house: House) -> Path:
     """The policy of a run of two rounds."""
     assert house.daemon("start", "small", "--rounds", "2", *words(*SMALL_HOSTS)).returncode == 0
@@ -35,7 +43,7 @@ def test_policy_of_small_hosts_decides_for_larger_ones(
     house: House, exported: Path, hosts: tuple[str, ...]
 ) -> None:
     ops = []
-    for name in ("one", "two"):
+    for name in (f"{hosts[0][:4]}-one", f"{hosts[0][:4]}-two"):
         acts = ("--policy", str(exported), "--no-learn", "--greedy")
         result = house.daemon("start", name, "--rounds", "2", *acts, *words(*hosts, f"seed={len(ops) + 1}"))
         assert result.returncode == 0, result.stderr
@@ -54,12 +62,12 @@ def test_policy_learns_on_where_it_may(house: House, exported: Path) -> None:
 
 
 def test_unattended_start_repeats_with_its_policy(house: House, exported: Path) -> None:
-    line = ("start", "on", "--or-resume", "--policy", str(exported), *words(*LARGER))
+    line = ("start", "unattended", "--or-resume", "--policy", str(exported), *words(*LARGER))
     assert house.daemon(*line, "--rounds", "1").returncode == 0
     again = house.daemon(*line, "--rounds", "2")
     assert again.returncode == 0, again.stderr
-    assert f"run on goes on with its own policy, not with {exported}" in again.stderr
-    assert [event["ctx"]["round"] for event in house.journal("on", "round.finished")] == [1, 2]
+    assert f"run unattended goes on with its own policy, not with {exported}" in again.stderr
+    assert [event["ctx"]["round"] for event in house.journal("unattended", "round.finished")] == [1, 2]
 
 
 def test_show_tells_where_a_policy_comes_from(house: House, exported: Path) -> None:

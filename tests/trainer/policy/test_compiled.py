@@ -108,7 +108,7 @@ def test_reevaluated_first_ratios_are_one_with_tf32(tf32: None) -> None:
     assert max(widest("ppo.reevaluate=true")) < 1e-5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_first_ratios_of_compiled_programs_are_one() -> None:
     agent, reward, programs = compiled(*ONE_STEP, "ppo.learning_rate=0.01", *COURSES)
     for round in range(1, 6):
