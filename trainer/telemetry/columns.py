@@ -154,7 +154,7 @@ class EpochGradients:
     def of(
         cls, frame: HostFrame, level_N: NDArray[np.int8], tensorless_NS: NDArray[np.bool_]
     ) -> EpochGradients:
-        """Columns of an epoch's outcome, from a frame.
+        """Select the gradients from an epoch's outcome.
 
         Args:
             frame: the columns of `outcome_columns`.
