@@ -69,7 +69,7 @@ def choose_torch() -> str:
     if torch := torch_from(f"{pinned}+cpu", CPU_INDEX):
         return torch
     print(
-        "== that index cannot be reached; the ordinary one has the CUDA build, of gigabytes.\n"
+        "== it cannot be reached, or has none for this Python; the ordinary one has CUDA's: gigabytes.\n"
         "   With a mirror at hand: make clean; make run TORCH_FROM=FOLDER-OR-INDEX",
         flush=True,
     )
@@ -101,7 +101,7 @@ def torch_from(requirement: str, place: str) -> str | None:
         where = ["--index-url", place, "--retries", "1", "--timeout", "20"]
     else:
         sys.exit(f"TORCH_FROM={place}: neither a folder nor the address of an index")
-    found = dry_run(["--no-deps", *where, requirement])
+    found = dry_run(["--no-deps", "--ignore-installed", *where, requirement])
     return f"torch @ {found[0]['download_info']['url']}" if found else None
 
 
