@@ -19,7 +19,7 @@ _FILES = {
     "zsh": ("XDG_DATA_HOME", ".local/share", "zsh/site-functions/_{}"),
     "fish": ("XDG_CONFIG_HOME", ".config", "fish/completions/{}.fish"),
 }
-"""Where each shell looks: a variable, what it stands for in the home folder if it is unset, a file there."""
+"""Place of each shell's completions: a variable, its default below the home folder, a file there."""
 _NOTES = {
     "bash": "new shells complete them, where the package bash-completion is installed",
     "zsh": "before compinit, ~/.zshrc must have: fpath+=({folder})",
