@@ -4,7 +4,8 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$p; break; }; done)
 BIN := .venv/bin
-PYTEST := $(BIN)/python scripts/pytest-flaky -q -n 2 --dist worksteal
+# A third of the tests' time they wait for clocks and other processes: four at a time keep two cores busy.
+PYTEST := $(BIN)/python scripts/pytest-flaky -q -n 4 --dist worksteal
 RUN ?= first-light
 BENCHES := $(filter-out benchmarks/report.py benchmarks/daemon_rounds.py benchmarks/engine_worker.py benchmarks/gpu.py,$(wildcard benchmarks/[a-z]*.py))
 

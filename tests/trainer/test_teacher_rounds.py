@@ -121,6 +121,7 @@ def test_no_round_of_the_teacher_is_the_best(whole: tuple[Trainer, Watch]) -> No
     assert whole[1].best == [False, False, False, False, True]
 
 
+@pytest.mark.slow
 def test_policy_is_evaluated_from_its_imitation_on() -> None:
     evaluation = replace(CONFIG.evaluation, rounds=2, hosts=2, rivals=("no_growth",))
     hooks = Watch()
@@ -129,6 +130,7 @@ def test_policy_is_evaluated_from_its_imitation_on() -> None:
     assert hooks.best == [False, False, False, True, False]
 
 
+@pytest.mark.slow
 def test_learning_rate_falls_over_the_rounds_of_ppo() -> None:
     ppo = replace(CONFIG.ppo, schedule="linear")
     hooks = Watch()

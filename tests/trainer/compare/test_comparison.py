@@ -62,6 +62,7 @@ def run(
     return compare(cfg, data, request, CellStore(folder), CPU, progress), said
 
 
+@pytest.mark.slow
 def test_plan_does_what_the_constant_policy_does() -> None:
     cfg = configuration(*MIXED, "episode_epochs=12")
     mine = play(cfg, PlanPolicy.of([DEPTHWISE] * 6))
@@ -93,6 +94,7 @@ def test_halving_drops_what_does_not_earn_its_rent() -> None:
     assert (halved.fossilized >= 1).all(), "two halvings leave one of three"
 
 
+@pytest.mark.slow
 def test_static_hosts_hold_their_seeds_from_the_first_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     stages = []
     before = Episodes.transfer
@@ -112,6 +114,7 @@ def test_static_hosts_hold_their_seeds_from_the_first_epoch(monkeypatch: pytest.
     assert not np.array_equal(table.val_accuracy, none.val_accuracy), "the seeds compute"
 
 
+@pytest.mark.slow
 def test_shuffling_costs_a_constant_nothing() -> None:
     cfg = configuration(*MIXED)
     plain = play(cfg, PlanPolicy.of([DEPTHWISE] * 6))

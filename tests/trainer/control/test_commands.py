@@ -208,6 +208,7 @@ def test_a_weight_of_the_reward_waits_for_the_next_round(rig: Callable[..., Rig]
     assert one.told(CommandDone)[0].result == {"key": "reward.stage", "old": 0.2, "new": 0.9}
 
 
+@pytest.mark.slow
 def test_evaluations_are_counted_as_configured(rig: Callable[..., Rig]) -> None:
     """Else those of one run would not be comparable; the rival of round 2 grows, and pays rent."""
     sets = ("evaluation.rounds=2", "evaluation.hosts=2", "evaluation.rivals=no_growth,fixed")
@@ -464,6 +465,7 @@ def test_long_commands_tell_how_far_they_are(rig: Callable[..., Rig]) -> None:
     assert [(done, total) for id_, done, total in told if id_ == stop.id] == [(e, 6) for e in range(2, 7)]
 
 
+@pytest.mark.slow
 def test_last_epoch_is_told_whatever_the_steps(rig: Callable[..., Rig]) -> None:
     one, stop = rig("a", "episode_epochs=41"), command("stop", mode="after_round")
     one.play({(1, 37): [stop]})

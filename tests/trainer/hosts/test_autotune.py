@@ -28,6 +28,7 @@ from esper_overwatch.trainer.hosts.autotune import (
     measure_execution,
 )
 from esper_overwatch.trainer.hosts.population import Population, group_spans
+from tests.cases import nightly
 from tests.trainer.compute.test_cuda_graphs import record
 
 from .plots import config, every_state, plant, rows, tiny
@@ -184,7 +185,7 @@ def test_unfolded_convolutions_are_chosen_where_they_win_by_far(
     assert measure_execution(config(4, envs__group_size=4), tiny(), CPU, NO_GRAPHS).convolution == chosen
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize("plan", [nightly("gather"), "masked"])
 def test_unfolded_convolutions_train_as_grouped_ones_do(plan: str) -> None:
     columns = rows(every_state(), list(range(0, 63, 7)))
     results = []

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as arrays
 from esper_overwatch.protocol.messages.vocabulary import BLENDED
 from esper_overwatch.trainer.hosts.contribution_schedule import select_contributions, select_pairs
 from esper_overwatch.trainer.hosts.population import Population
+from tests.cases import nightly
 
 from .plots import config, every_state, plant, rows, tiny
 
@@ -115,7 +116,7 @@ def test_unmeasured_contributions_keep_their_value_and_age() -> None:
     assert not last[blended].isnan().any(), "each had its turn"
 
 
-@pytest.mark.parametrize("group_size", [0, 2, 3])
+@pytest.mark.parametrize("group_size", [nightly(0), nightly(2), 3])
 def test_neither_groups_nor_a_resume_change_whose_turn_it_is(group_size: int) -> None:
     whole = advance(grown(0.25), range(6))
     first = grown(0.25, group_size)

@@ -149,7 +149,7 @@ def play(made: Population, life: Lifecycle, epochs: range, measurements: Measure
     return measurements
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize("plan", ["gather", nightly("masked")])
 def test_a_resumed_population_goes_on_bit_for_bit(plan: str) -> None:
     cfg = config(5, envs__plan=plan, envs__group_size=2)
     life = Lifecycle(cfg)
@@ -285,6 +285,7 @@ def test_each_row_is_clipped_as_torch_clips_a_network() -> None:
     assert torch.equal(gradient, before)
 
 
+@pytest.mark.slow
 def test_a_seed_that_nobody_stops_does_not_explode() -> None:
     """Isolated, a seed gets no answer to what it puts out: without a clip this one ends in NaN."""
     cfg = Config(envs=EnvsConfig(count=4, threads=1), seeds=SeedsConfig(blueprints=("conv_light",)), seed=3)

@@ -11,6 +11,7 @@ import torch
 from esper_overwatch.protocol.messages.vocabulary import Stage
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.hosts.population import Population
+from tests.cases import nightly
 from tests.trainer.hosts.plots import config, tiny
 from tests.trainer.test_governor import SETS, play
 
@@ -38,7 +39,7 @@ def test_empty_rows_change_no_bit_of_a_host(family: str) -> None:
     three.close()
 
 
-@pytest.mark.parametrize("kind", ["random", "heuristic", "fixed"])
+@pytest.mark.parametrize("kind", ["random", nightly("heuristic"), nightly("fixed")])
 def test_every_policy_grows_in_both_rows(kind: str) -> None:
     more = [f"policy.kind={kind}", "episode_epochs=24", "envs.convolution=grouped", "host.slot_rows=2"]
     trainer, frames = play(config=settings.load(sets=[*SETS, *more]))

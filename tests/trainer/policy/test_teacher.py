@@ -210,6 +210,7 @@ def learner(*sets: str) -> tuple[Config, Agent, PPO]:
     return cfg, agent, agent.ppo
 
 
+@pytest.mark.slow
 def test_policy_comes_to_do_what_it_was_shown() -> None:
     cfg, agent, ppo = learner()
     shown = [demonstrate(cfg, agent, round_) for round_ in range(1, 9)]
@@ -225,6 +226,7 @@ def test_policy_comes_to_do_what_it_was_shown() -> None:
     assert planted(demonstrate(cfg, agent, 9, taught=False)) == planted(shown[0])
 
 
+@pytest.mark.slow
 def test_beginnings_alone_teach_what_is_planted_first() -> None:
     cfg, agent, ppo = learner()
     shown = Rollout.joined([demonstrate(cfg, agent, round_) for round_ in range(1, 9)])
@@ -239,6 +241,7 @@ def test_beginnings_alone_teach_what_is_planted_first() -> None:
     assert first == [(2, 1, 1), (2, 0, 0)] * (ENVS // 2)
 
 
+@pytest.mark.slow
 def test_critic_learns_discounted_returns() -> None:
     cfg, agent, ppo = learner("ppo.gamma=0.5")
     shown = Rollout.joined([demonstrate(cfg, agent, round_) for round_ in range(1, 9)])

@@ -179,6 +179,7 @@ def test_compiled_step_is_one_graph_also_at_level_debug(run: Runs, monkeypatch: 
     assert len(epochs_with(rig, LayerStatistics)) == EPISODE * ROUNDS
 
 
+@pytest.mark.slow
 def test_configured_rounds_are_profiled_with_their_update(run: Runs) -> None:
     rig = run("profiler.rounds=2", "profiler.epochs=1", "ppo.epochs=1")
     (finished,) = rig.told(ProfilerFinished)
