@@ -174,7 +174,7 @@ def test_pruning_is_forbidden_where_the_host_would_forget(
     assert int(vetoes.count_nonzero()) == forbidden
 
 
-def test_vetoes_survive_a_checkpoint_and_older_ones_load() -> None:
+def test_vetoes_survive_a_checkpoint() -> None:
     one, other = governor(), governor()
     move(one, 0.25, 0.5)
     other.load_state_dict(one.state_dict())
@@ -182,8 +182,3 @@ def test_vetoes_survive_a_checkpoint_and_older_ones_load() -> None:
     other._population.load_state_dict(one._population.state_dict())
     assert torch.equal(other.vetoes(seen), one.vetoes(seen))
     assert one.vetoes(seen).any()
-    new = {"failed", "raised", "lowered"}
-    old = {name: value for name, value in one.state_dict().items() if name not in new}
-    third = governor()
-    third.load_state_dict(old)
-    assert not third.vetoes(seen).any()

@@ -242,7 +242,8 @@ class AnomalyDetector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, array in self._state().items():
-            array[:] = state[name].numpy()
+            saved = state[name].numpy()  # may lack the checks that have been appended since
+            array[: len(saved)] = saved
         self._set_limits()
 
     def _state(self) -> dict[str, NDArray[Any]]:
