@@ -55,6 +55,7 @@ def test_a_folder_that_cannot_be_written(house: House, tmp_path: Path) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_socket_path_that_is_too_long(house: House, tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir(mode=0o700)

@@ -138,7 +138,7 @@ def test_a_long_episode_is_saved_on_the_way(house: House) -> None:
     assert after[0]["ctx"]["epoch"] > saved["ctx"]["epoch"], "it goes on within the episode"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_follower_sees_next_boot_and_ends_with_folder(house: House, tmp_path: Path) -> None:
     first = house.spawn("followed")
     told, said = tmp_path / "told", tmp_path / "said"

@@ -40,6 +40,7 @@ def follow(house: House, run: str, folder: Path, *words: str) -> subprocess.Pope
     return follower
 
 
+@pytest.mark.nightly
 def test_live_files_equal_an_export_after_a_crash(house: House, tmp_path: Path) -> None:
     words = ("--set", "envs.threads=1", "--set", f"episode_epochs={EPOCHS}")
     cut = house.spawn("cut", "--rounds", "1000", *words)

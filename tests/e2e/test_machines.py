@@ -65,6 +65,7 @@ def accuracies(house: House, name: str, round_: int) -> list[object]:
     return [(epoch["train_loss"], epoch["val_accuracy"]) for epoch in epochs[:EPISODE_EPOCHS]]
 
 
+@pytest.mark.nightly
 def test_machines_come_fail_and_go(house: House) -> None:
     assert house.spawn("whole", "--rounds", "2").wait(PATIENCE_SECONDS) == 0
     assert house.spawn("far", "--rounds", "1").wait(PATIENCE_SECONDS) == 0

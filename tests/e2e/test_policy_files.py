@@ -53,6 +53,7 @@ def test_policy_of_small_hosts_decides_for_larger_ones(
     assert ops[0] == ops[1], "greedy: whatever the seed, the first op is the same"
 
 
+@pytest.mark.nightly
 def test_policy_learns_on_where_it_may(house: House, exported: Path) -> None:
     result = house.daemon("start", "on", "--rounds", "1", "--policy", str(exported), *words(*LARGER))
     assert result.returncode == 0, result.stderr
@@ -61,6 +62,7 @@ def test_policy_learns_on_where_it_may(house: House, exported: Path) -> None:
     assert len(house.journal("on", "ppo.update")) == 2
 
 
+@pytest.mark.nightly
 def test_unattended_start_repeats_with_its_policy(house: House, exported: Path) -> None:
     line = ("start", "unattended", "--or-resume", "--policy", str(exported), *words(*LARGER))
     assert house.daemon(*line, "--rounds", "1").returncode == 0

@@ -85,6 +85,7 @@ def test_killed_rank_ends_boot_and_restart_resumes(house: House) -> None:
     assert {event["ctx"]["rank"] for event in house.journal("cut", "rank.epoch")} == {1}
 
 
+@pytest.mark.nightly
 def test_a_command_reaches_all_ranks(house: House) -> None:
     process = torchrun(house, "pair", "--set", "policy.kind=no_growth")
     eventually(lambda: house.journal("pair", "epoch"))
@@ -119,6 +120,7 @@ def first_round(house: House, name: str) -> list[Any]:
     return [event for event in events if event[0] in kinds and event[1]["round"] == 1]
 
 
+@pytest.mark.nightly
 def test_two_ranks_go_on_as_one_and_back(house: House) -> None:
     words = ("--set", "episode_epochs=24", "--rounds", "1")
     assert house.spawn("whole", *words).wait(300) == 0

@@ -67,7 +67,7 @@ def test_resumed_run_tells_its_active_anomalies_again(house: House) -> None:
     assert "  critical env00 gradient_exploding" in house.daemon("doctor", "r").stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_refused_resume_leaves_the_configuration_alone(house: House) -> None:
     assert house.spawn("r", "--rounds", "1", "--set", "episode_epochs=3").wait(300) == 0
     files = [house.run_folder("r") / name for name in ("config.json", "config.sources.json")]
@@ -84,7 +84,7 @@ def test_refused_resume_leaves_the_configuration_alone(house: House) -> None:
     assert resumed.returncode == 0, resumed.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_goes_back_to_a_chosen_checkpoint(house: House) -> None:
     words = ("--rounds", "4", "--set", "episode_epochs=8", "--set", "checkpoint.keep=1")
     assert house.spawn("r", "--rounds", "1", *words[2:]).wait(300) == 0

@@ -15,7 +15,7 @@ from tests.trainer.daemon.test_systemd import Manager
 from .conftest import House, eventually
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_daemon_as_a_service(house: House, tmp_path: Path) -> None:
     manager = Manager(str(tmp_path / "notify"))
     house.environment |= {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"}

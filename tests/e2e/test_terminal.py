@@ -194,7 +194,7 @@ def test_moments_of_a_live_run_are_those_of_its_journal(house: House) -> None:
         tui.wait_for("is not held")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_joining_takes_less_than_a_second_of_cpu(house: House) -> None:
     """More than starting the program does, after dozens of rounds; the least of so many as it takes."""
     house.spawn("joined")

@@ -86,6 +86,7 @@ LEAVING = {"q", "ctrl+z", "ctrl+l"}
 """Ending, suspending and redrawing have tests of their own."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "view", [v if v == "envs" else pytest.param(v, marks=pytest.mark.slow) for v in VIEWS]
 )

@@ -146,6 +146,7 @@ async def test_axis_smoothing_and_overlay_are_said_and_drawn() -> None:
         assert shown(app, "box-pins") == pictures[0]
 
 
+@pytest.mark.slow
 def test_an_overlay_draws_all_envs_or_their_quantiles() -> None:
     alone = page_of("accuracy/7")
     every = page_of("accuracy/7", overlay="all")

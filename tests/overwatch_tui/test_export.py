@@ -79,6 +79,7 @@ async def test_text_and_svg_show_all_rows(tmp_path: Path) -> None:
         assert "@font-face" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_published", [False, True])
 @in_loop
 async def test_every_view_is_written_or_says_why_not(is_published: bool, tmp_path: Path) -> None:

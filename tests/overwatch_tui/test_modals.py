@@ -137,6 +137,7 @@ def _of_kind(*, is_published: bool) -> dict[str, Modal]:
     return {name: modal for name, modal in MODALS.items() if modal.is_published == is_published}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_published", [False, True])
 @in_loop
 async def test_every_modal_fits_and_closes_with_escape(tmp_path: Path, is_published: bool) -> None:

@@ -195,6 +195,7 @@ async def test_recording_that_vanishes_while_played_says_so(tmp_path: Path) -> N
         app.session.wait(after_round=0)
 
 
+@pytest.mark.slow
 @in_loop
 async def test_steps_pressed_on_the_way_all_count(tmp_path: Path) -> None:
     app = recorded(tmp_path, speed=1.0)

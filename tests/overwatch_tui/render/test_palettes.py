@@ -173,6 +173,7 @@ SNAPSHOT_SAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENES)
 def test_states_are_readable_with_colour_stripped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     unsaid: set[str] = set()

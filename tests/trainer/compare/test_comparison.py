@@ -175,7 +175,7 @@ def test_interrupted_training_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     assert cut == whole
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_share_the_cells(tmp_path: Path) -> None:
     sets = [word for option in (*MIXED, "envs.count=2", "envs.threads=1", "ppo.minibatches=1", "device=cpu",
             "envs.group_size=2", "envs.convolution=grouped") for word in ("--set", option)]  # fmt: skip

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 PATIENCE = 3600
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(PATIENCE)
 def test_small_comparison_holds_its_targets(tmp_path: Path) -> None:
     done = subprocess.run(

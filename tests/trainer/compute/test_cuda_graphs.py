@@ -29,6 +29,7 @@ from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.data.registry import load
 from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.seeds.blend import RowBlock, SeedSegment
+from tests.cases import nightly
 
 from .test_compiler import SMALL, Quiet
 from .test_process_group import Recording
@@ -260,7 +261,7 @@ OF_THE_EXPERIENCE = (
 """Statistics of an update that do not depend on its steps."""
 
 
-@pytest.mark.parametrize("dtype", ["off", "fp16"])
+@pytest.mark.parametrize("dtype", ["off", nightly("fp16")])
 def test_policy_and_masked_step_replayed_train_as_they_do_without(
     monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:

@@ -22,6 +22,7 @@ from esper_overwatch.protocol.messages.events import (
 from esper_overwatch.protocol.server.mailbox import Command
 from esper_overwatch.trainer.telemetry.gpu_clock import GpuClock
 from esper_overwatch.trainer.telemetry.timer import PhaseTimer
+from tests.cases import nightly
 from tests.trainer.control.test_commands import Rig, command
 from tests.trainer.telemetry.test_gpu_clock import Device
 
@@ -65,7 +66,7 @@ def test_returns_are_compared_with_the_rent_in_force(rig: Callable[..., Rig], cu
     assert growth[4:].any()
 
 
-@pytest.mark.parametrize("epoch", [2, 6])
+@pytest.mark.parametrize("epoch", [nightly(2), 6])
 def test_pause_is_in_no_seconds(rig: Callable[..., Rig], epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an episode's middle, and at its end, whose seconds are only the round's."""
     one, days, clock = rig(), 1e7, time.perf_counter
@@ -142,7 +143,7 @@ def test_parameters_of_large_hosts_are_told_exactly(
     assert max(counted[5]) > large
 
 
-@pytest.mark.parametrize("until", [4, 6])
+@pytest.mark.parametrize("until", [4, nightly(6)])
 def test_resumed_boot_tells_the_escalations_in_force(rig: Callable[..., Rig], until: int) -> None:
     """Before, they were in force, and whoever follows a boot took them to be over."""
     asked = [command("telemetry.escalate", epochs=9, env=1), command("telemetry.escalate", epochs=20)]
@@ -162,7 +163,7 @@ def test_resumed_boot_tells_the_escalations_in_force(rig: Callable[..., Rig], un
     assert [e.command for e in one.told(TelemetryLevel)] == [asked[0].id], "ends in time"
 
 
-@pytest.mark.parametrize("until", [4, 6])
+@pytest.mark.parametrize("until", [4, nightly(6)])
 def test_resumed_round_tells_the_rate_of_its_boot(rig: Callable[..., Rig], until: int) -> None:
     """Before, the epochs of the complete round were divided by the seconds of what was left of it."""
     rig().play({}, until=(1, until))
@@ -185,7 +186,7 @@ def in_update(one: Rig, of_round: int, *commands: Command) -> None:
     one.daemon.hooks.on_round_end = end  # type: ignore[assignment,method-assign]
 
 
-@pytest.mark.parametrize("mode", ["after_epoch", "after_round"])
+@pytest.mark.parametrize("mode", [nightly("after_epoch"), "after_round"])
 def test_stop_in_an_update_trains_no_further_epoch(rig: Callable[..., Rig], mode: str) -> None:
     """Before, it was looked at when an epoch of the next round had ended; after the round: that one, too."""
     one = rig()

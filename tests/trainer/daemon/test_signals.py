@@ -13,6 +13,7 @@ import pytest
 
 from esper_overwatch import Subscriber
 from esper_overwatch.trainer.daemon.signals import SignalListener
+from tests.cases import nightly
 from tests.protocol.conftest import home as home
 
 
@@ -78,7 +79,7 @@ print("over", flush=True)
 
 
 @pytest.mark.usefixtures("home")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, nightly(signal.SIGINT)])
 def test_signal_in_long_torch_operation_is_published_at_once(
     number: signal.Signals,
 ) -> None:

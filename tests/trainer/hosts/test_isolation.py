@@ -105,7 +105,7 @@ def test_a_sick_env_infects_nobody(plan: str, convolution: str) -> None:
         same_but(SICK, one, two)
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize("plan", ["gather", nightly("masked")])
 def test_isolated_seeds_do_not_change_how_a_host_trains(plan: str) -> None:
     n = 2 * len(BLUEPRINTS)
     blueprint = torch.arange(n).unsqueeze(1).expand(n, 3) % len(BLUEPRINTS)
@@ -127,7 +127,7 @@ def test_isolated_seeds_do_not_change_how_a_host_trains(plan: str) -> None:
     assert (grown["seed_grad_norm"] > 0).all(), "the seeds must learn nevertheless"
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize("plan", [nightly("gather"), "masked"])
 def test_nan_seed_at_alpha_zero_leaves_its_host_alone(plan: str) -> None:
     n = len(BLUEPRINTS)
     columns = {

@@ -12,6 +12,7 @@ from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.hosts.slot_plan import Topology
 from esper_overwatch.trainer.measurements import Measurements
 from esper_overwatch.trainer.seeds.table import is_in
+from tests.cases import nightly
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 
 torch.set_num_threads(1)
@@ -39,7 +40,7 @@ def fossils_by_hand(made: Population) -> Topology:
     return Topology.of(table.stage, table.blueprint, table.style)
 
 
-@pytest.mark.parametrize("host", sorted(HOSTS))
+@pytest.mark.parametrize("host", ["cnn", *(nightly(host) for host in sorted(HOSTS) if host != "cnn")])
 def test_final_figures_are_those_of_host_and_fossils(host: str) -> None:
     made, plain = (population(host, reward__only_fossilized=on) for on in (True, False))
     stage = made.table.stage.clone()
@@ -69,6 +70,7 @@ def test_final_figures_are_those_of_host_and_fossils(host: str) -> None:
     torch.testing.assert_close(mine.value, theirs.value, equal_nan=True, atol=0, rtol=0)
 
 
+@pytest.mark.slow
 def test_only_the_last_epochs_leave_seeds_out() -> None:
     made, plain = (
         population("cnn", reward__only_fossilized=on, reward__final_epochs=2) for on in (True, False)

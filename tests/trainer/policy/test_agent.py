@@ -190,7 +190,7 @@ def test_ppo_learns_to_grow_and_approaches_the_best_schedule() -> None:
     assert mean(ppo[-10:]) > 0.78 > random + 0.2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_deciding_and_learning_compile_whole_and_equal_eager() -> None:
     agent, reward = make(config("episode_epochs=2"))
     rollout, _ = play(agent, reward, 1)
