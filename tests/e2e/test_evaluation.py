@@ -63,7 +63,7 @@ def test_evaluations_are_told_and_choose_the_best_checkpoint(house: House) -> No
     assert (kept / "best.pt").samefile(kept / f"round-{int(best['round']):06d}.pt")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_run_goes_on_to_the_same_evaluations(house: House) -> None:
     house.spawn("whole", "--rounds", "4", *EVALUATED)
     eventually(lambda: house.processes[0].poll() is not None)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from esper_overwatch.trainer.checkpoint import load
+from tests.cases import nightly
 
 from .conftest import SMALL, House, eventually, stop_in_mid_episode
 from .courses import course
@@ -148,7 +149,8 @@ TAUGHT = ("teacher.search_rounds=1", "teacher.demonstration_rounds=1", "teacher.
 """Schedules dealt out over all envs, what is imitated gathered of all, then PPO."""
 
 
-@pytest.mark.parametrize("more", [("rounds=1",), TAUGHT], ids=["untaught", "taught"])
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [("rounds=1",), nightly(TAUGHT)], ids=["untaught", "taught"])
 def test_two_ranks_write_the_journal_of_one(house: House, more: tuple[str, ...]) -> None:
     words = [word for item in (*ALL_AT_ONCE, *more) for word in ("--set", item)]
     assert house.spawn("one", *words).wait(300) == 0

@@ -68,7 +68,7 @@ def test_a_run_is_steered_from_the_command_line(house: House) -> None:
     assert "cancelled" in table
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_cannot_be_steered_has_its_exit_code(house: House) -> None:
     house.spawn("steered", "--set", "policy.kind=no_growth", "--set", "envs.threads=1")
     for arguments, code, text in (

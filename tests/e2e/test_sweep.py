@@ -66,6 +66,7 @@ def interrupt(house: House, words: list[str]) -> tuple[int, str]:
     return process.returncode, said
 
 
+@pytest.mark.slow
 def test_sweep_prunes_and_goes_on_after_interruption(house: House, tmp_path: Path) -> None:
     space = tmp_path / "rates.toml"
     space.write_text(f"host.learning_rate = {{choices = [{BAD}, {GOOD}]}}\n")

@@ -136,7 +136,7 @@ def test_once_prints_a_frame(house: House) -> None:
     assert sum(accuracy) / len(accuracy) > 10.0, "above chance"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_second_row_of_slots_is_planted_and_drawn(house: House) -> None:
     sets = ("host.slot_rows=2", "policy.kind=no_growth", "episode_epochs=5000")
     house.spawn("rows", *(word for item in sets for word in ("--set", item)))

@@ -22,6 +22,7 @@ from esper_overwatch.trainer.config.host_options import CudaConfig
 from esper_overwatch.trainer.data.registry import load
 from esper_overwatch.trainer.hosts.autotune import choose_execution
 from esper_overwatch.trainer.loop import Trainer
+from tests.cases import nightly
 from tests.trainer.compute.test_compiler import SMALL, Quiet
 from tests.trainer.compute.test_cuda_graphs import same, train
 from tests.trainer.test_late_reports import assert_late_frames_are_the_same
@@ -132,7 +133,7 @@ def test_failed_capture_harms_nothing_after_it() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("mode", ["default", nightly("reduce-overhead")])
 def test_compiled_updates_keep_what_earlier_minibatches_measured(mode: str) -> None:
     compiled = train(DEVICE, *EXACT, f"compile.mode={mode}")
     assert {p.reason for p in compiled.compiler.programs.values()} == {""}

@@ -25,6 +25,7 @@ from esper_overwatch.overwatch_tui.screens.main import MainScreen
 from esper_overwatch.overwatch_tui.session import Session
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.messages import events as ev
+from tests.cases import mostly_nightly
 
 from .harness import ListFeed, events, in_loop, session
 
@@ -87,9 +88,7 @@ LEAVING = {"q", "ctrl+z", "ctrl+l"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "view", [v if v == "envs" else pytest.param(v, marks=pytest.mark.slow) for v in VIEWS]
-)
+@pytest.mark.parametrize("view", mostly_nightly(VIEWS, "envs"))
 @in_loop
 async def test_no_key_fails_in_any_view_at_start(view: str, tmp_path: Path) -> None:
     with within(tmp_path):

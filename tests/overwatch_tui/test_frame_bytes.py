@@ -5,6 +5,8 @@ from __future__ import annotations
 import pyte
 import pytest
 
+from tests.cases import nightly
+
 from .frame_bytes import VIEW_KEYS, Watching
 from .harness import in_loop
 from .screens.test_shown_cells import visible_cells
@@ -41,7 +43,11 @@ async def test_charts_of_all_envs_take_few_bytes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("view", "size"), [*((view, LARGE) for view in VIEW_KEYS), *((view, SMALL) for view in BUSIEST)]
+    ("view", "size"),
+    [
+        *((view, LARGE) if view in BUSIEST else nightly(view, LARGE) for view in VIEW_KEYS),
+        *(nightly(view, SMALL) for view in BUSIEST),
+    ],
 )
 @in_loop
 async def test_no_view_takes_more_bytes_than_its_limit(view: str, size: tuple[int, int, int]) -> None:

@@ -24,6 +24,7 @@ from esper_overwatch.protocol.codec.json_lines import decode_line
 from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.publishing.loop_commands import CommandCall
+from tests.cases import mostly_nightly
 from tests.protocol.harness import until
 
 from . import journal
@@ -128,7 +129,7 @@ async def test_keys_of_trainings_are_refused_in_words() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("view", PUBLISHED_VIEWS)
+@pytest.mark.parametrize("view", mostly_nightly(PUBLISHED_VIEWS, "metrics"))
 @in_loop
 async def test_no_key_fails_in_any_view_of_it(view: str) -> None:
     leaving = {"q", "ctrl+c", "ctrl+z", "f8"}

@@ -19,6 +19,7 @@ from esper_overwatch.overwatch_tui.source.replay import ReplayFeed
 from esper_overwatch.overwatch_tui.source.run_list import ListedRun, RunList
 from esper_overwatch.overwatch_tui.start import RunChoice
 from esper_overwatch.protocol.client.items import LinkChanged, Reset
+from tests.cases import mostly_nightly
 
 from .harness import ListFeed, in_loop, type_keys
 from .record import recorded_events, unpack
@@ -195,7 +196,7 @@ async def test_a_short_storm_of_keys_raises_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", SITUATIONS)
+@pytest.mark.parametrize("name", mostly_nightly(SITUATIONS, "live", "published"))
 @in_loop
 async def test_thousands_of_random_keys_raise_nothing(name: str, tmp_path: Path) -> None:
     storm = await weather(name, tmp_path, 10_000 if name == "live" else 2_500)

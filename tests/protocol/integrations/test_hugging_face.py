@@ -91,6 +91,7 @@ def test_viewer_follows_saves_and_ends_a_training(tmp_path: Path) -> None:
     assert [e.reason for e in journal("words", ev.RunStopped)][-1] == "finished"
 
 
+@pytest.mark.nightly
 def test_steps_and_checkpoints_are_those_of_the_trainer(tmp_path: Path) -> None:
     from esper_overwatch.protocol.integrations.hugging_face import HuggingFaceCallback
 
@@ -115,6 +116,7 @@ def test_blocked_disk_holds_up_no_training(tmp_path: Path, blocked_journal: thre
     assert steps == list(range(1, 9))
 
 
+@pytest.mark.nightly
 def test_exception_ends_a_run_of_ones_own(tmp_path: Path) -> None:
     from esper_overwatch.protocol.integrations.hugging_face import HuggingFaceCallback
 
@@ -156,6 +158,7 @@ make_trainer(HuggingFaceCallback("program"), Path(sys.argv[1]), Rows(end=3, brok
 """
 
 
+@pytest.mark.nightly
 def test_exception_that_ends_the_program_is_told(tmp_path: Path) -> None:
     program = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=300)

@@ -83,6 +83,7 @@ def test_viewer_follows_saves_and_ends_a_fit(tmp_path: Path) -> None:
     assert seen.saved["path"].endswith("-asked.ckpt")
 
 
+@pytest.mark.nightly
 def test_steps_and_checkpoints_are_those_of_lightning(tmp_path: Path) -> None:
     from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -113,6 +114,7 @@ def test_blocked_disk_holds_up_no_fit(tmp_path: Path, blocked_journal: threading
     assert [e.step for e in journal("blocked", ev.Scalars) if "train/loss" in e.values] == list(range(12))
 
 
+@pytest.mark.nightly
 def test_exception_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
     from esper_overwatch.protocol.integrations.lightning import LightningCallback
 
@@ -142,6 +144,7 @@ def test_run_of_ones_own_outlives_the_fit(tmp_path: Path) -> None:
     assert [e.name for e in journal("own", ev.LoggedText)] == ["config", "hyperparameters"]
 
 
+@pytest.mark.nightly
 def test_default_logger_has_its_files_too(tmp_path: Path) -> None:
     from esper_overwatch.protocol.integrations.lightning import LightningCallback
 

@@ -80,6 +80,7 @@ def test_blocked_disk_holds_up_no_training(blocked_journal: threading.Event) -> 
     assert [e.step for e in journal("blocked", ev.Scalars)] == [64, 128, 192, 256]
 
 
+@pytest.mark.nightly
 def test_exception_leaves_a_readable_run() -> None:
     from stable_baselines3.common.callbacks import BaseCallback
 

@@ -84,7 +84,7 @@ def test_search_meets_the_hosts_that_it_names() -> None:
     assert together[1] != together[2], "the plans differ on one host"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_halving_drops_what_does_not_earn_its_rent() -> None:
     cfg = configuration(*MIXED, "episode_epochs=24", "reward.rent=1.0")
     kept = play(cfg, PlanPolicy.of([Plan((3, 3, 3))] * 6))
@@ -94,7 +94,7 @@ def test_halving_drops_what_does_not_earn_its_rent() -> None:
     assert (halved.fossilized >= 1).all(), "two halvings leave one of three"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_static_hosts_hold_their_seeds_from_the_first_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     stages = []
     before = Episodes.transfer
@@ -150,7 +150,7 @@ def test_comparison_resumes_and_repeats(tmp_path: Path) -> None:
     assert [policy["seeds"] for policy in first["policies"]] == [1, 2, 2, 2, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_interrupted_training_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper_overwatch.trainer.compare.training.SAVE_SECONDS", 0.0)
     whole, _ = run(tmp_path / "whole", "ppo", episodes=8)

@@ -251,7 +251,7 @@ def one_of_two_that_rounds_otherwise(rank: int, port: int, folder: Path) -> None
     world.leave()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ranks_that_round_otherwise_are_taught_the_same(tmp_path: Path) -> None:
     mp.spawn(one_of_two_that_rounds_otherwise, args=(free_ports(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
     first, second = (seen(tmp_path, name) for name in ("2-0", "2-1"))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.config.load import OPTIONS, ConfigError, load, load_sourced, to_toml
 from esper_overwatch.trainer.config.schema import Config
+from tests.cases import mostly_nightly
 
 
 def test_later_sources_win(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_no_other_option_takes_any_words() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", FREE_TEXT)
+@pytest.mark.parametrize("key", mostly_nightly(FREE_TEXT, "task.dataset", "policy.file"))
 def test_nonsense_words_end_a_start_with_one_line(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,7 +82,7 @@ def test_evaluation_says_which_round_is_best() -> None:
     assert later.best == [float(fourth.table.episode_return.mean()) > max(returns)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rule_that_is_trained_on_is_played_once() -> None:
     cfg = configuration(*EVALUATED, "policy.kind=fixed")
     _, seen = run(cfg, 4)
@@ -102,7 +102,7 @@ def test_resumed_run_evaluates_as_if_it_had_not_stopped() -> None:
     assert whole.best == before.best + after.best
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_other_hosts_are_played_anew_after_a_resume() -> None:
     half, _ = run(configuration(*EVALUATED), 2)
     _, after = run(configuration(*EVALUATED, "evaluation.seed=3"), 3, half.state_dict())

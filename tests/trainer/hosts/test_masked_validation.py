@@ -19,6 +19,7 @@ from esper_overwatch.trainer.hosts.masked_validation import MaskedTree
 from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.hosts.slot_plan import Topology
 from esper_overwatch.trainer.seeds.table import SlotTable
+from tests.cases import mostly_nightly
 from tests.trainer.compute.test_cuda_graphs import record
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 
@@ -58,9 +59,7 @@ def play(made: Population, epochs: int) -> list[dict[str, torch.Tensor]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "case", [case if case == "cnn" else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
-)
+@pytest.mark.parametrize("case", mostly_nightly(CASES, "cnn"))
 def test_replayed_validation_measures_what_the_tree_does(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     monkeypatch.setattr(validation, "MAX_CHUNK_BYTES", 10 * 4 * HOSTS * 512 * 8)  # two chunks and a rest
     plain, replayed = population(**CASES[case]), population(**CASES[case])

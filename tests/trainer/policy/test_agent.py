@@ -182,7 +182,7 @@ def test_it_learns_in_every_mode_of_the_reward(mode: str) -> None:
     assert mean(accuracies("ppo", 25, mode)[-5:]) > mean(accuracies("random", 5)) + 0.15
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ppo_learns_to_grow_and_approaches_the_best_schedule() -> None:
     ppo, random = accuracies("ppo", 120), mean(accuracies("random", 5))
     assert random < 0.55

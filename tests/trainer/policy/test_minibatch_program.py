@@ -20,6 +20,7 @@ from esper_overwatch.trainer.policy.agent import Agent
 from esper_overwatch.trainer.policy.early_stop import EarlyStop, MaskedStop
 from esper_overwatch.trainer.policy.ppo import PPO, PolicyDiverged
 from esper_overwatch.trainer.policy.rollout import Rollout
+from tests.cases import mostly_nightly
 from tests.trainer.compute.test_cuda_graphs import record
 
 from .garden import learn, make, play
@@ -78,9 +79,7 @@ def same(one: Agent, other: Agent) -> None:
     assert torch.equal(mine._streak, theirs._streak)
 
 
-@pytest.mark.parametrize(
-    "case", [case if case in DEFAULT else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
-)
+@pytest.mark.parametrize("case", mostly_nightly(CASES, *DEFAULT))
 def test_replayed_updates_learn_and_report_as_written_ones(case: str) -> None:
     plain, replaying, graphs, rollouts = agents(*CASES[case])
     memory = rollouts[0].envs(torch.arange(6))

@@ -82,7 +82,7 @@ def test_what_is_collected_changes_nothing_that_is_trained(run: Runs) -> None:
                 assert value == found[name], name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_layers_come_in_the_epochs_that_the_configuration_names(run: Runs) -> None:
     rig = run("telemetry.debug_every=1", "telemetry.debug_epochs=2", "telemetry.escalate_on=off")
     assert epochs_with(rig, LayerStatistics) == [0, 1, 6, 7]
@@ -155,7 +155,7 @@ def test_phases_sum_to_epochs_and_epochs_to_round(run: Runs) -> None:
         assert summary.device_syncs is summary.allocator_retries is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_compiled_step_is_one_graph_also_at_level_debug(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced whole by torch.compile, without the minutes of the C++ compiler."""
     torch._dynamo.reset()

@@ -22,6 +22,7 @@ from esper_overwatch.trainer.daemon.daemon import Daemon
 from esper_overwatch.trainer.data.registry import load
 from esper_overwatch.trainer.hosts.host_group import HostGroup
 from esper_overwatch.trainer.policy.ppo import PPO
+from tests.cases import mostly_nightly
 
 SICK = 2
 ENV = f"env{SICK:02d}"
@@ -228,7 +229,10 @@ CASES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    mostly_nightly(CASES, "a loss scaled up", "a NaN in an env's weights", "a filled queue", "a dead state"),
+)
 def test_a_fault_is_raised_in_time_where_it_is(live: Callable[..., Live], name: str) -> None:
     case = CASES[name]
     run = live(*case.sets)
