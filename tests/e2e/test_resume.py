@@ -47,7 +47,7 @@ def test_unattended_resume_passes_over_a_damaged_checkpoint(house: House) -> Non
     resumed = house.daemon("start", "cut", "--or-resume", "--rounds", "3")
     assert resumed.returncode == 0, resumed.stderr
     log = (house.run_folder("cut") / "daemon.log").read_text(encoding="utf-8")
-    assert f"{newest.name} cannot be read" in log
+    assert f"{newest.name} fails its checksum" in log
     assert f"the run goes on from {before.name}" in log
     assert [e["ctx"]["round"] for e in house.journal("cut", "round.finished")] == [1, 2, 2, 3]
 
