@@ -23,6 +23,7 @@ from esper_overwatch.protocol.messages.events import Anomaly
 from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold
 from esper_overwatch.protocol.messages.vocabulary import SEVERITIES, Level
 from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.trainer.checkpoint_files import CheckpointError
 
 from .collection.levels import LevelCode
 
@@ -241,6 +242,12 @@ class AnomalyDetector:
         return {"layout": torch.tensor(LAYOUT), **arrays}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with saved checks; raises CheckpointError where their rows mean others."""
+        if (layout := int(state["layout"])) != LAYOUT:
+            raise CheckpointError(
+                f"the checkpoint's anomalies have layout {layout}, this version reads {LAYOUT}: "
+                "start a new run, or resume this one with the version that made it"
+            )
         for name, array in self._state().items():
             saved = state[name].numpy()  # may lack the checks that have been appended since
             array[: len(saved)] = saved

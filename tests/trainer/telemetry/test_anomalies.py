@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from esper_overwatch.protocol.messages.events import Anomaly
 from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold
 from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.trainer.checkpoint_files import CheckpointError
 from esper_overwatch.trainer.config.anomaly_options import SIGNALS, WAITING, configured_thresholds
 from esper_overwatch.trainer.config.load import OPTIONS, ConfigError, load
 from esper_overwatch.trainer.telemetry.anomalies import CHECKS, AnomalyCheck, AnomalyDetector
@@ -339,3 +340,9 @@ def test_every_check_has_its_threshold_and_its_hint() -> None:
     assert len({c.reading for c in CHECKS}) == len(CHECKS)
     for check in CHECKS:
         assert THRESHOLDS[check.threshold].hint
+
+
+def test_checkpoint_whose_rows_mean_other_checks_is_refused() -> None:
+    saved = detector(Emitter()).state_dict()
+    with pytest.raises(CheckpointError, match="anomalies have layout 1, this version reads 2"):
+        detector(Emitter()).load_state_dict(saved | {"layout": torch.tensor(1)})
