@@ -8,8 +8,10 @@ Only what a run names is imported, so that what is installed beside it cannot br
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any
 
 from esper_overwatch.protocol.errors import EsperError, first_line
@@ -24,9 +26,15 @@ class PluginError(EsperError):
     exit_code = 9
 
 
+@functools.lru_cache(maxsize=4)
+def _read_points(group: str, path: tuple[str, ...]) -> EntryPoints:  # noqa: ARG001 (the answer is kept for it)
+    """Read a file of every package that is installed, once for each `sys.path`."""
+    return entry_points(group=group)
+
+
 def list_names(group: str) -> list[str]:
     """Names that the installed packages offer, sorted."""
-    return sorted({point.name for point in entry_points(group=group)})
+    return sorted({point.name for point in _read_points(group, tuple(sys.path))})
 
 
 def describe(point: EntryPoint) -> str:
@@ -41,7 +49,9 @@ def find(group: str, name: str) -> tuple[Callable[..., Any], str] | None:
     Raises:
         PluginError: several packages offer it, it cannot be imported, or it is not callable.
     """
-    points = list({point.value: point for point in entry_points(group=group, name=name)}.values())
+    points = list(
+        {point.value: point for point in _read_points(group, tuple(sys.path)).select(name=name)}.values()
+    )
     if not points:
         return None
     what = describe(points[0])
