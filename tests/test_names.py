@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 MAX_CONSTRUCTOR_PARAMETERS = 8
 MAX_TEST_NAME_WORDS = 10
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 SHARED_CLASS_NAMES: dict[str, str] = {}
 """Public class names that two modules have, and why."""
 
@@ -23,19 +25,30 @@ def sources(*folders: str) -> Iterator[tuple[str, str]]:
             yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
 
 
+@functools.cache
+def definitions(folder: str) -> dict[str, list[Definition]]:
+    """Classes and functions by file, those inside others too; their bodies are dropped."""
+    found = {}
+    for path, text in sources(folder):
+        found[path] = [node for node in ast.walk(ast.parse(text)) if isinstance(node, Definition)]
+        for node in found[path]:
+            node.body = []
+    return found
+
+
 def functions(*folders: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for path, text in sources(*folders):
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield path, node
+    for folder in folders:
+        for path, nodes in definitions(folder).items():
+            yield from ((path, node) for node in nodes if not isinstance(node, ast.ClassDef))
 
 
 def test_public_class_name_means_one_thing() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
-    for path, text in sources(*PACKAGES):
-        for node in ast.parse(text).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                homes[node.name].append(path)
+    for package in PACKAGES:
+        for path, nodes in definitions(package).items():
+            for node in nodes:
+                if isinstance(node, ast.ClassDef) and not node.col_offset and not node.name.startswith("_"):
+                    homes[node.name].append(path)
     twice = {name: paths for name, paths in homes.items() if len(paths) > 1}
     assert twice.keys() == SHARED_CLASS_NAMES.keys(), twice
 
