@@ -1,5 +1,7 @@
 """For all tests: hypothesis does not judge how fast the machine is, which others may keep busy.
 
+By default it tries few examples of each property; `make nightly` tries ten times as many.
+
 A shell that runs tests in its background has SIGINT ignored; whatever they start would inherit that.
 """
 
@@ -11,13 +13,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "shared-machine",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    print_blob=True,
-)
-settings.load_profile("shared-machine")
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("daily", _PATIENT, max_examples=25, stateful_step_count=25)
+settings.register_profile("nightly", _PATIENT, max_examples=250, stateful_step_count=50)
+settings.load_profile("daily")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

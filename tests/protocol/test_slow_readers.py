@@ -57,7 +57,7 @@ emissions = st.lists(st.tuples(st.sampled_from(["life", "log"]), st.integers(1, 
 
 
 @pytest.mark.usefixtures("quick_heartbeat")
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.floats(0.0, 0.5), st.integers(0, 2**16), emissions)
 def test_reader_equals_journal_with_queues_of_one_and_losses(
     server: Server, monkeypatch: pytest.MonkeyPatch, loss: float, seed: int, bursts: list[tuple[str, int]]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_overwatch.overwatch_tui.model.limit_preview import LimitPreview, limit_signal
@@ -34,7 +34,6 @@ def history(values: list[float], step: int = SECOND) -> History:
     return made
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from([("drift/policy", "norm_drift"), ("ppo.entropy", "entropy_collapse")]),
     st.lists(st.floats(0.0, 1.5, width=32), min_size=1, max_size=60),

@@ -374,7 +374,7 @@ ANY_VIEW = st.builds(
 )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(
     st.lists(ANY_EVENT, max_size=8),
     st.sampled_from([0, 1, 40]),
@@ -394,7 +394,7 @@ def test_any_events_in_any_order_can_be_drawn(
     assert len(layout.text(width, height).split("\n")) == height
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
 def test_shuffled_run_can_be_drawn(random: Any) -> None:
     shuffled = list(events(envs=16, rounds=2))

@@ -74,7 +74,7 @@ def drawn(state: State, name: str) -> str:
     return re.sub(r"\s+\S+ ago\s+", " ago ", text)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.data())
 def test_moment_equals_state_folded_from_scratch(data: st.DataObject) -> None:
     position = data.draw(st.integers(1, len(events())))
@@ -92,7 +92,6 @@ def test_moment_equals_state_folded_from_scratch(data: st.DataObject) -> None:
         assert drawn(found, panel.name) == drawn(wanted, panel.name), panel.name
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 100))
 def test_time_leads_to_the_moment_before_the_first_later_event(share: int) -> None:
     first, last = events()[0].ts, events()[-1].ts
@@ -156,7 +155,6 @@ def test_keyframe_brings_its_newest_log_entries(monkeypatch: pytest.MonkeyPatch)
         assert kept.maxlen == folding.state.log.maxlen
 
 
-@settings(max_examples=30)
 @given(st.data())
 def test_memory_gives_back_what_it_holds(data: st.DataObject) -> None:
     kept = events()[: 3 * CHUNK_EVENTS + 100]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyte
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.color import ColorSystem
 from rich.segment import Segment
@@ -113,7 +113,6 @@ class Terminals:
         return visible_cells(screen)
 
 
-@settings(max_examples=40)
 @given(st.data())
 def test_any_frame_after_any_other_is_shown_whole(data: st.DataObject) -> None:
     terminals = Terminals()

@@ -6,7 +6,7 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_overwatch.protocol.codec.frames import (
@@ -39,7 +39,6 @@ def test_no_bytes_break_the_decoders(raw: bytes) -> None:
             decode(raw)  # type: ignore[operator]
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 60_000), st.integers(0, 20)), max_size=600), st.integers(1, 10**9))
 def test_batches_hold_every_line_once_within_the_limits(parts: list[tuple[int, int]], first: int) -> None:
     encoder, lines = Encoder(dict.fromkeys(STREAMS, first - 1)), []

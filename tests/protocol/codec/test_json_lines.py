@@ -8,7 +8,7 @@ import json
 import jsonschema
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_overwatch.protocol.codec.json_lines import (
@@ -38,7 +38,6 @@ _validators = {
 
 @pytest.mark.parametrize("type_", sorted(ev.EVENTS))
 def test_what_goes_in_fits_the_schema_and_comes_out_equal(type_: str) -> None:
-    @settings(max_examples=25)
     @given(events_of(type_), contexts, st.integers(1, 2**53), st.integers(0, 2**53))
     def round_trip(event: object, ctx: ev.Context, seq: int, ts: int) -> None:
         line = encode_event(seq, ts, ctx, event)

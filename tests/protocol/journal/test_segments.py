@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_overwatch.protocol.codec.json_lines import Batch
@@ -353,7 +353,6 @@ def test_the_oldest_go_and_their_numbers_are_not_used_again(tmp_path: Path, at_o
     again.close()
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["life", "log"]), st.integers(0, 2000)), max_size=200), st.data())
 def test_a_range_is_found_in_whatever_segment(parts: list[tuple[Stream, int]], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

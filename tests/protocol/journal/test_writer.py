@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_overwatch.protocol.codec.json_lines import Batch, Encoder, encode_event
@@ -95,7 +95,6 @@ def test_a_line_being_written_is_not_read_yet(tmp_path: Path) -> None:
     assert seqs(path) == [("life", 1)]
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["life", "log"]), st.integers(0, 3000)), max_size=300), st.data())
 def test_a_range_is_found_wherever_it_lies(parts: list[tuple[Stream, int]], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +123,6 @@ def test_a_range_is_found_wherever_it_lies(parts: list[tuple[Stream, int]], data
         assert found == [(seq, lines[stream, seq]) for seq in expected]
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=700), max_size=6), st.data()
 )

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from esper_overwatch.protocol.errors import ERRORS, RequestError
@@ -446,7 +446,6 @@ near_requests = st.fixed_dictionaries(
 junk = st.binary(max_size=60) | near_requests.map(lambda value: json.dumps(value).encode())
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(["qry", "ctl"]), st.lists(junk, min_size=1, max_size=4))
 @example("ctl", [b'{"jsonrpc": "2.0", "id": "1", "method": "lease.acquire", "params": {}}'])
 @example("ctl", [b'{"jsonrpc": "2.0", "id": "1", "method": "pause", "params": {}}'])

@@ -225,7 +225,7 @@ def test_an_event_that_cannot_be_encoded_costs_only_itself(
     assert "round.started was left out" in caplog.text
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=80), min_size=1, max_size=4), st.sampled_from(["qry", "ctl"]))
 def test_junk_gets_an_error_and_the_daemon_lives(server: Server, frames: list[bytes], name: str) -> None:
     with Raw() as raw:

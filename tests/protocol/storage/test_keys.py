@@ -78,7 +78,7 @@ def test_secret_behind_a_link_or_of_another_is_refused(config: Path) -> None:
             client_pair("laptop")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200))
 def test_no_content_of_a_file_is_a_crash(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.key"

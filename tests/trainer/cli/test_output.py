@@ -72,7 +72,7 @@ PATHS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("path", PATHS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text())
 def test_no_printing_path_lets_control_characters_through(path: str, text: str) -> None:
     printed = [_printed(PATHS[path], t) for t in (text, HOSTILE)]

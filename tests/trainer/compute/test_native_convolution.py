@@ -71,7 +71,7 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5 * max(1.0, scale))
 
 
-@settings(max_examples=60, deadline=None, database=None, derandomize=True)
+@settings(database=None, derandomize=True)
 @given(cases())
 def test_results_and_gradients_are_those_of_float64(case: Case) -> None:
     assert native.is_taken(case[0], case[1], case[3], 1)
@@ -79,7 +79,7 @@ def test_results_and_gradients_are_those_of_float64(case: Case) -> None:
         assert_close(found, expected)
 
 
-@settings(max_examples=30, deadline=None, database=None, derandomize=True)
+@settings(database=None, derandomize=True)
 @given(cases(min_hosts=2), st.integers(0, 4))
 def test_a_network_alone_computes_the_same_bits(case: Case, which: int) -> None:
     x, weight, grad, groups = case
@@ -92,7 +92,7 @@ def test_a_network_alone_computes_the_same_bits(case: Case, which: int) -> None:
     assert torch.equal(together[2][one], alone[2][0])
 
 
-@settings(max_examples=30, deadline=None, database=None, derandomize=True)
+@settings(database=None, derandomize=True)
 @given(cases())
 def test_both_instruction_sets_and_any_thread_give_equal_bits(case: Case) -> None:
     assert native.kernel is not None
@@ -243,7 +243,7 @@ def derived(name: str, tensors: list[Tensor], grad: Tensor) -> list[Tensor]:
     return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
 
 
-@settings(max_examples=60, deadline=None, database=None, derandomize=True)
+@settings(database=None, derandomize=True)
 @given(normed_cases())
 def test_norms_behind_convolutions_are_those_of_float64(case: tuple[str, list[Tensor], Tensor]) -> None:
     name, tensors, grad = case
@@ -259,7 +259,7 @@ def test_norms_behind_convolutions_are_those_of_float64(case: tuple[str, list[Te
         torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-3 * scale)
 
 
-@settings(max_examples=30, deadline=None, database=None, derandomize=True)
+@settings(database=None, derandomize=True)
 @given(normed_cases(), st.integers(0, 4))
 def test_a_normed_network_alone_computes_the_same_bits(
     case: tuple[str, list[Tensor], Tensor], which: int

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_overwatch.trainer.data.cifar import read_cifar10, read_cifar100
@@ -124,7 +124,6 @@ def test_a_number_in_the_file_does_not_reserve_memory(tmp_path: Path) -> None:
     assert load_plain(path) == {}
 
 
-@settings(deadline=None)
 @given(at=st.integers(0), what=st.binary(min_size=1, max_size=6))
 def test_no_damage_runs_anything_or_gets_past_as_another_error(
     tmp_path_factory: pytest.TempPathFactory, at: int, what: bytes

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_overwatch.trainer.data.dataset import DataError
@@ -92,7 +92,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert str(caught.value).startswith(f"{path}: no such file")
 
 
-@settings(deadline=None)
 @given(position=st.integers(0, 40), value=st.integers(0, 255), length=st.integers(0, 60))
 def test_no_damage_gets_past_as_another_error(
     tmp_path_factory: pytest.TempPathFactory, position: int, value: int, length: int

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_overwatch.trainer.compute import native_convolution as native
@@ -46,7 +46,6 @@ def images(channels: int, side: int, dtype: torch.dtype = torch.float32) -> Imag
     n=st.integers(1, 17),
     batch=st.integers(1, 9),
 )
-@settings(deadline=None, max_examples=60)
 def test_inputs_have_the_bits_of_torch(channels: int, side: int, n: int, batch: int) -> None:
     made = images(channels, side)
     index = torch.randint(0, len(made), (n, batch), generator=torch.Generator().manual_seed(n))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -218,7 +218,6 @@ def test_the_loss_of_a_guess_is_comparable_by_character(stories: Path) -> None:
     assert each[1] < each[0]
 
 
-@settings(deadline=None, max_examples=60)
 @given(content=st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip), limit=st.integers(1, 9))
 def test_pieces_of_a_file_are_its_characters(
     tmp_path_factory: pytest.TempPathFactory, content: str, limit: int

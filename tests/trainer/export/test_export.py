@@ -202,7 +202,7 @@ def test_parquet_folder_holds_one_run_and_nothing_old(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("type_", ev.EVENTS)
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(data=st.data())
 def test_every_type_can_be_written(type_: str, data: st.DataObject) -> None:
     import tempfile

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_overwatch.protocol.messages.vocabulary import Stage
@@ -79,7 +79,6 @@ def test_replayed_validation_measures_what_the_tree_does(monkeypatch: pytest.Mon
 @given(
     st.integers(1, 5), st.integers(1, 4), st.floats(0.01, 6.0), st.integers(0, 2**32 - 1), st.integers(0, 3)
 )
-@settings(max_examples=80, deadline=None)
 def test_tree_has_room_for_what_a_budget_allows(
     n: int, slots: int, budget: float, seed: int, epoch: int
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_overwatch.trainer.policy.running_norm import EPISODE_PARTS, EpochNorm, RunningNorm
@@ -14,7 +14,6 @@ numbers = st.floats(-1e3, 1e3, allow_nan=False) | st.just(float("nan"))
 
 
 @given(st.lists(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=6), min_size=1, max_size=6))
-@settings(deadline=None, max_examples=100)
 def test_batches_add_up(batches: list[list[tuple[float, float]]]) -> None:
     norm = RunningNorm(2)
     for batch in batches:

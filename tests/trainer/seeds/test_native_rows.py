@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -90,7 +90,6 @@ def results(
     causal=st.booleans(),
     seed=st.integers(0, 10_000),
 )
-@settings(max_examples=60, deadline=None)
 def test_rows_are_moved_and_blended_as_by_torch(
     n: int, batch: int, size: tuple[int, int], channels: int, causal: bool, seed: int
 ) -> None:

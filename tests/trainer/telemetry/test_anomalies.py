@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_overwatch.protocol.messages.events import Anomaly
@@ -80,7 +80,6 @@ def around(threshold: Threshold) -> st.SearchStrategy[float]:
 
 @pytest.mark.parametrize("kind", ["norm_drift", "gradient_health", "gradient_exploding", "stalled"])
 @given(data=st.data())
-@settings(deadline=None, max_examples=40)
 def test_all_sources_at_once_equal_one_at_a_time(kind: str, data: st.DataObject) -> None:
     check = next(c for c in CHECKS if c.scope == "env" and c.kind == kind)
     threshold = THRESHOLDS[check.threshold]

@@ -35,7 +35,6 @@ def closed_form(samples: Any, momentum: float) -> float:
 
 
 @given(st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=60))
-@settings(deadline=None)
 def test_average_equals_the_closed_form(samples: list[float]) -> None:
     monitor = DriftMonitor(POOLS)
     for t, x in enumerate(samples):
@@ -64,7 +63,6 @@ def test_no_explosion_near_zero() -> None:
 
 
 @given(st.lists(st.sampled_from([1.0, 2.0, np.nan]), min_size=1, max_size=50))
-@settings(deadline=None)
 def test_absent_samples_change_nothing(stream: list[float]) -> None:
     with_gaps, without = (one(0.9, 3) for _ in range(2))
     for x in stream:
@@ -108,7 +106,7 @@ def test_a_new_seed_starts_over() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 30))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_resume_is_exact(seed: int, cut: int) -> None:
     random = np.random.default_rng(seed)
     stream = random.lognormal(size=(40, 2, K))
