@@ -131,6 +131,7 @@ def test_every_command_says_what_is_missing(tmp_path: Path) -> None:
             assert "not installed" not in stderr, (name, stderr)
 
 
+@pytest.mark.slow
 def test_scikit_learn_alone_is_missed_where_its_images_are_wanted(tmp_path: Path) -> None:
     code, stderr, told = answers(tmp_path, ["sklearn"], {"start": NEED_TRAINER["start"]})["start"]
     assert told

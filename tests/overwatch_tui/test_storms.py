@@ -187,6 +187,7 @@ async def weather(name: str, folder: Path, keys: int, seed: int = 13) -> Storm:
     return storm
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_short_storm_of_keys_raises_nothing(tmp_path: Path) -> None:
     storm = await weather("read-only", tmp_path, 100)

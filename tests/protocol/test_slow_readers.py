@@ -35,6 +35,7 @@ def test_slow_reader_misses_nothing_and_blocks_no_one(server: Server, reader: Ca
         assert len(each.resets) == 1
 
 
+@pytest.mark.slow
 def test_burst_of_60_000_reaches_journal_and_reader(server: Server, reader: Callable[..., Reader]) -> None:
     one = reader("alpha", streams=("life",))
     one.read(lambda: one.subscriber.state == "live")

@@ -121,6 +121,7 @@ DEPENDENT = settings.load(
 """Pointwise hosts that cannot do without their seeds once they have them."""
 
 
+@pytest.mark.slow
 def test_rollback_calls_off_a_fade_out() -> None:
     """Before, the snapshot's fade-out went on in every epoch after the rollback, which undid each of them."""
     fading = DEPENDENT.episode_epochs - 8

@@ -100,6 +100,7 @@ def weights(trainer: Trainer) -> dict[str, Any]:
     return trainer.agent.state_dict()["network"]  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_ppo_begins_after_the_teacher(whole: tuple[Trainer, Watch]) -> None:
     _, hooks = whole
     assert hooks.updates == [False, False, False, False, True]
@@ -148,6 +149,7 @@ def test_policy_of_a_file_has_no_teacher(tmp_path: Path) -> None:
     assert build(taught).teacher is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [nightly((2, 3)), (3, 6), nightly((5, 2))])
 def test_teacher_is_the_same_on_another_number_of_ranks(stop: tuple[int, int]) -> None:
     one = build()
@@ -168,6 +170,7 @@ def test_teacher_plants_no_seed_before_its_epoch(whole: tuple[Trainer, Watch]) -
     assert (taught[:, CONFIG.teacher.plant_epoch] == Op.GERMINATE).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stop", [(2, 3), (4, 6), nightly((1, 5)), nightly((3, 5)), nightly((4, 2)), nightly((5, 2))]
 )

@@ -92,6 +92,7 @@ def test_moment_equals_state_folded_from_scratch(data: st.DataObject) -> None:
         assert drawn(found, panel.name) == drawn(wanted, panel.name), panel.name
 
 
+@pytest.mark.slow
 @given(st.integers(0, 100))
 def test_time_leads_to_the_moment_before_the_first_later_event(share: int) -> None:
     first, last = events()[0].ts, events()[-1].ts

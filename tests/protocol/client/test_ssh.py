@@ -142,6 +142,7 @@ def test_a_daemon_that_restarts_over_there_is_followed(
     assert [r.split(",")[1].split()[0] for r in mine.resets] == ["boot", "new"]
 
 
+@pytest.mark.slow
 @needs_sshd
 def test_what_is_wrong_is_said(box: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RunNotFound, match="box: no live run found"):

@@ -223,6 +223,7 @@ def test_kill_during_removal_leaves_the_rest_readable(
     assert step > 10
 
 
+@pytest.mark.slow
 def test_torn_frame_costs_only_the_rest_of_its_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None
 ) -> None:

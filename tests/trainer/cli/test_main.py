@@ -205,6 +205,7 @@ def test_files_never_get_numbers_of_closed_standard_ones(tmp_path: Path) -> None
     assert (tmp_path / "journal").read_text() == "True"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["options"], ["list", "--json"]])
 def test_full_disk_behind_the_output_is_told_in_a_line(tmp_path: Path, words: list[str]) -> None:
     with open("/dev/full", "w") as full:

@@ -78,6 +78,7 @@ print("over", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("number", [signal.SIGTERM, nightly(signal.SIGINT)])
 def test_signal_in_long_torch_operation_is_published_at_once(

@@ -11,6 +11,7 @@ from esper_overwatch.trainer.data.registry import load
 torch.set_num_threads(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
 def test_every_dataset_loads_the_same_twice_with_disjoint_splits(name: str) -> None:
     one, two = load(name), load(name)
@@ -43,6 +44,7 @@ def test_stratified_holds_every_index_once_and_keeps_proportions() -> None:
         assert torch.bincount(labels[part]).tolist() == [70 * share, 20 * share, 10 * share]
 
 
+@pytest.mark.slow
 def test_normalisation_is_that_of_the_training_images() -> None:
     data = load("synthetic")
     pixels = data.train.images.double()

@@ -63,6 +63,7 @@ def test_rivals_are_played_once_and_the_policy_again() -> None:
     assert bool((constant.table.added_parameters > 0).all())
 
 
+@pytest.mark.slow
 def test_evaluation_changes_nothing_that_is_trained() -> None:
     without, with_ = run(configuration(), 2)[1], run(configuration(*EVALUATED), 2)[1]
     assert with_.evaluations

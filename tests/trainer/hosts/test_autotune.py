@@ -140,6 +140,7 @@ def test_a_spell_in_which_all_is_slower_does_not_decide(costs: list[float], slow
     assert choose_size([zip(sizes, disturbed, strict=True), quiet]) == choose_size([quiet])
 
 
+@pytest.mark.slow
 def test_a_measurement_takes_real_steps_and_a_set_size_none(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = dict(StepTimer(config(8), tiny(), CPU).seconds_per_host([2, 8]))
     assert set(costs) == {2, 8}

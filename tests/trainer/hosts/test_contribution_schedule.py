@@ -98,6 +98,7 @@ def advance(population: Population, epochs: range) -> list[torch.Tensor]:
     return measured
 
 
+@pytest.mark.slow
 def test_unmeasured_contributions_keep_their_value_and_age() -> None:
     full, little = grown(100.0), grown(0.25)
     all_of_them, some = advance(full, range(6)), advance(little, range(6))
@@ -116,6 +117,7 @@ def test_unmeasured_contributions_keep_their_value_and_age() -> None:
     assert not last[blended].isnan().any(), "each had its turn"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group_size", [nightly(0), nightly(2), 3])
 def test_neither_groups_nor_a_resume_change_whose_turn_it_is(group_size: int) -> None:
     whole = advance(grown(0.25), range(6))

@@ -157,6 +157,7 @@ def test_an_epoch_of_a_population_is_that_of_modules(planted: tuple[Config, Popu
     assert measurements.interaction.isfinite().any()
 
 
+@pytest.mark.slow
 def test_gradient_norms_are_those_of_the_last_step(planted: tuple[Config, Population]) -> None:
     cfg, population = planted
     sequential = oracles(cfg, population)

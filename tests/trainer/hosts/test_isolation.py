@@ -62,6 +62,7 @@ def same_but(env: int, one: dict[str, Tensor], other: dict[str, Tensor]) -> None
         assert torch.equal(a.nan_to_num(7e7), b.nan_to_num(7e7)), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "convolution", "channels", "kernel"), GROWN)
 def test_what_one_env_grows_changes_no_bit_of_another(
     plan: str, convolution: str, channels: tuple[int, ...], kernel: int
@@ -127,6 +128,7 @@ def test_isolated_seeds_do_not_change_how_a_host_trains(plan: str) -> None:
     assert (grown["seed_grad_norm"] > 0).all(), "the seeds must learn nevertheless"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [nightly("gather"), "masked"])
 def test_nan_seed_at_alpha_zero_leaves_its_host_alone(plan: str) -> None:
     n = len(BLUEPRINTS)

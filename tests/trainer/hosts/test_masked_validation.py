@@ -59,6 +59,7 @@ def play(made: Population, epochs: int) -> list[dict[str, torch.Tensor]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", mostly_nightly(CASES, "cnn"))
 def test_replayed_validation_measures_what_the_tree_does(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     monkeypatch.setattr(validation, "MAX_CHUNK_BYTES", 10 * 4 * HOSTS * 512 * 8)  # two chunks and a rest

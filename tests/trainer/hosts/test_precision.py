@@ -37,6 +37,7 @@ def per_host(gradients: dict[str, Tensor]) -> Tensor:
     return torch.cat([g.reshape(g.shape[0], -1).double() for g in gradients.values()], dim=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "dtype"),
     [("gather", "bf16"), ("masked", "fp16"), nightly("gather", "fp16"), nightly("masked", "bf16")],
@@ -86,6 +87,7 @@ def test_auto_is_bf16_on_a_gpu_that_has_it() -> None:
     assert precision.resolve_amp(config(2), device) == expected
 
 
+@pytest.mark.slow
 def test_overflow_skips_the_step_of_that_host_alone() -> None:
     made, calm = group("gather", "fp16"), group("gather", "fp16")
     assert made.loss_scale is not None

@@ -89,6 +89,7 @@ def test_hosts_and_seeds_train_as_modules_do(plan: str, convolution: str, slot_r
     population.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "convolution", "slot_rows"), PLANS[:3])
 def test_validation_and_contributions_are_those_of_modules(
     plan: str, convolution: str, slot_rows: int
@@ -119,6 +120,7 @@ def test_validation_and_contributions_are_those_of_modules(
     population.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slot_rows", [nightly(1), 2])
 def test_coalitions_are_what_modules_without_those_seeds_score(slot_rows: int) -> None:
     cfg, population = planted("gather", "grouped", slot_rows)

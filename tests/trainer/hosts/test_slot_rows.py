@@ -39,6 +39,7 @@ def test_empty_rows_change_no_bit_of_a_host(family: str) -> None:
     three.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["random", nightly("heuristic"), nightly("fixed")])
 def test_every_policy_grows_in_both_rows(kind: str) -> None:
     more = [f"policy.kind={kind}", "episode_epochs=24", "envs.convolution=grouped", "host.slot_rows=2"]

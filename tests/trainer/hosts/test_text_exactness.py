@@ -104,6 +104,7 @@ def assert_close(a: Tensor, b: Tensor, what: str) -> None:
     torch.testing.assert_close(a, b.view_as(a), rtol=1e-8, atol=1e-10, msg=lambda m: f"{what}: {m}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [nightly("gather"), "masked"])
 def test_other_kinds_and_sizes_train_and_validate_as_modules(plan: str) -> None:
     columns = rows(every_state(len(MORE_BLUEPRINTS)), list(range(0, 72, 4)))
@@ -167,6 +168,7 @@ def assert_trains_as_modules(planted: Made) -> None:
                 assert_close(weight, parameter.detach(), f"{name}, {where}")
 
 
+@pytest.mark.slow
 def test_validation_test_and_contributions_are_those_of_modules(planted: Made) -> None:
     assert_validates_as_modules(planted)
 

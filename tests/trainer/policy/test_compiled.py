@@ -78,6 +78,7 @@ def compiled(*sets: str) -> tuple[Agent, Reward, dict[str, CompiledProgram[Any, 
     return *make(cfg, compiler), compiler.programs
 
 
+@pytest.mark.slow
 def test_reevaluated_first_ratios_are_one_with_tf32(tf32: None) -> None:
     def widest(*more: str) -> list[float]:
         options = (

@@ -69,6 +69,7 @@ def test_a_settled_round_is_computed_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert rows == lives_of(path)
 
 
+@pytest.mark.slow
 def test_a_boot_that_goes_back_unsettles_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, random_ = tmp_path / "events.jsonl", random.Random(4)
     write(path, [started("b1"), *rounds(random_, 1, 12)])
@@ -98,6 +99,7 @@ def test_lives_are_those_of_the_rules_however_it_went(seed: int, tmp_path: Path)
     assert kept(path)
 
 
+@pytest.mark.slow
 def test_segments_that_retention_takes_leave_the_rest_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_disk_that_refuses_costs_time_only(tmp_path: Path, monkeypatch: pytest
     assert not kept(path)
 
 
+@pytest.mark.slow
 def test_damaged_file_of_seeds_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "events.jsonl"
     write(path, [started("b1"), *rounds(random.Random(3), 1, 12)])

@@ -127,6 +127,7 @@ def assert_equal(found: Any, wanted: Any) -> None:
             assert got[name] == value, name
 
 
+@pytest.mark.slow
 def test_an_episode_goes_on_the_same_on_other_ranks(saved: dict[str, Any]) -> None:
     ranks = 2
     whole = finished(build(), saved["trainer"])
