@@ -9,6 +9,9 @@ PYTEST := $(BIN)/python scripts/pytest-flaky -q -n 4 --dist worksteal
 RUN ?= first-light
 BENCHES := $(filter-out benchmarks/report.py benchmarks/daemon_rounds.py benchmarks/engine_worker.py benchmarks/gpu.py,$(wildcard benchmarks/[a-z]*.py))
 
+# Kept bytecode halves the start of torch, and of the tests; some CI machines turn it off.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test test-all nightly lint bench docs site man clean
 
 run: .venv/trainer
@@ -25,6 +28,8 @@ test-all: .venv/dev lint
 nightly: .venv/dev
 	@echo "== the products"
 	$(PYTEST) -m nightly
+	@echo "== ten times as many examples of each property"
+	$(PYTEST) --hypothesis-profile nightly -m 'hypothesis and not nightly and not soak'
 	@echo "== a quarter of an hour of chaos"
 	$(BIN)/python -m tests.chaos --minutes 15
 	@echo "== a long soak"
