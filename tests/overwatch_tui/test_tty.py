@@ -138,6 +138,7 @@ def test_ctrl_l_draws_the_screen_anew(tmp_path: Path) -> None:
         tui.wait_for(lambda text: "[1 Envs]" in text and "RETURN" in text and "q quit" in text)
 
 
+@pytest.mark.slow
 def test_a_storm_of_sizes_ends_in_a_whole_screen(tmp_path: Path) -> None:
     with playing(tmp_path, "--speed", "1000") as tui:
         tui.wait_for("ENDED")

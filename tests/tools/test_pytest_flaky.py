@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tools import ROOT
 
 PLANTED = """
@@ -57,6 +59,7 @@ def test_what_passes_alone_is_told_and_forgiven(tmp_path: Path) -> None:
     assert (tmp_path / "runs").read_text() == "good ", "what passed is not run again"
 
 
+@pytest.mark.slow
 def test_steady_failure_fails_the_run_beside_a_flaky_one(tmp_path: Path) -> None:
     code, output = run(tmp_path, flaky=1, steady=False)
     assert code == 1
@@ -71,6 +74,7 @@ def test_more_than_three_failures_are_not_repeated(tmp_path: Path) -> None:
     assert not flaky_tests(output)
 
 
+@pytest.mark.slow
 def test_three_are_forgiven_in_all_runs_together(tmp_path: Path) -> None:
     (tmp_path / "list").write_text("before::one\nbefore::two\n", encoding="utf-8")
     assert run(tmp_path, flaky=2, steady=True)[0] == 1

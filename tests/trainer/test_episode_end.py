@@ -110,6 +110,7 @@ def test_parameters_of_a_rollback_are_of_what_is_tested(tmp_path: Path, fossils:
     rig.close()
 
 
+@pytest.mark.slow
 def test_resume_behind_rolled_back_epoch_tells_the_same(tmp_path: Path) -> None:
     whole = play_to_a_rollback(tmp_path / "whole", "seed=1")
     expected = whole.told(EpisodeFinished)

@@ -66,6 +66,7 @@ def grown(n: int, *sets: str) -> Population:
     return hosts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 def test_step_issues_same_operations_for_any_host_count(plan: str) -> None:
     issued = []

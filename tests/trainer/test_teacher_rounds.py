@@ -140,6 +140,7 @@ def test_learning_rate_falls_over_the_rounds_of_ppo() -> None:
     assert hooks.rates == pytest.approx([CONFIG.ppo.learning_rate, CONFIG.ppo.learning_rate / 2])
 
 
+@pytest.mark.slow
 def test_policy_of_a_file_has_no_teacher(tmp_path: Path) -> None:
     file = tmp_path / "first.policy"
     state = {"trainer": build().state_dict(), "config": msgspec.json.encode(CONFIG).decode()}

@@ -169,6 +169,7 @@ def test_what_is_wrong_is_said(box: Machine, monkeypatch: pytest.MonkeyPatch) ->
     assert not ssh_children()
 
 
+@pytest.mark.slow
 @needs_sshd
 def test_a_tunnel_dies_with_its_owner(box: Machine, over_there: Callable[[str], Daemon]) -> None:
     over_there("alpha")

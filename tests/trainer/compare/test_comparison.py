@@ -71,6 +71,7 @@ def test_plan_does_what_the_constant_policy_does() -> None:
     assert (mine.blueprint == [2, -1, -1]).all()
 
 
+@pytest.mark.slow
 def test_search_meets_the_hosts_that_it_names() -> None:
     cfg = configuration(*MIXED, "envs.count=4")
     hosts = TrainingHosts(1, 4)

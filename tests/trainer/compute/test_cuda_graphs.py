@@ -261,6 +261,7 @@ OF_THE_EXPERIENCE = (
 """Statistics of an update that do not depend on its steps."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["off", nightly("fp16")])
 def test_policy_and_masked_step_replayed_train_as_they_do_without(
     monkeypatch: pytest.MonkeyPatch, dtype: str

@@ -233,6 +233,7 @@ def test_ppo_learns_at_the_rate_that_was_set(rig: Callable[..., Rig]) -> None:
     assert [g["lr"] for g in one.trainer.agent.ppo.optimizer.param_groups] == [2e-4]
 
 
+@pytest.mark.slow
 def test_annealed_entropy_can_be_raised_again(rig: Callable[..., Rig]) -> None:
     """Once it has annealed, what it began with has no effect any more."""
     one = rig("a", "ppo.entropy_rounds=1", "ppo.entropy_final=0.01")
@@ -414,6 +415,7 @@ def outcome(rig: Rig, id_: str) -> str:
     return "done" if isinstance(ends[0], CommandDone) else ends[0].kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "params"),
     [

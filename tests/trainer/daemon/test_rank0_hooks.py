@@ -66,6 +66,7 @@ def test_returns_are_compared_with_the_rent_in_force(rig: Callable[..., Rig], cu
     assert growth[4:].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epoch", [nightly(2), 6])
 def test_pause_is_in_no_seconds(rig: Callable[..., Rig], epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an episode's middle, and at its end, whose seconds are only the round's."""
@@ -87,6 +88,7 @@ def test_pause_is_in_no_seconds(rig: Callable[..., Rig], epoch: int, monkeypatch
         assert sum(told.phases.values()) <= told.seconds + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("may_be_late", [False, True], ids=["at once", "late"])
 def test_epoch_is_told_its_own_time(
     rig: Callable[..., Rig], may_be_late: bool, monkeypatch: pytest.MonkeyPatch
@@ -109,6 +111,7 @@ def test_epoch_is_told_its_own_time(
     assert took_days == [epoch == 3 for epoch in range(6)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("may_be_late", [False, True], ids=["at once", "late"])
 def test_gpu_phases_name_the_epoch_they_measured(rig: Callable[..., Rig], may_be_late: bool) -> None:
     one, device = rig(), Device()
@@ -143,6 +146,7 @@ def test_parameters_of_large_hosts_are_told_exactly(
     assert max(counted[5]) > large
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("until", [4, nightly(6)])
 def test_resumed_boot_tells_the_escalations_in_force(rig: Callable[..., Rig], until: int) -> None:
     """Before, they were in force, and whoever follows a boot took them to be over."""
@@ -163,6 +167,7 @@ def test_resumed_boot_tells_the_escalations_in_force(rig: Callable[..., Rig], un
     assert [e.command for e in one.told(TelemetryLevel)] == [asked[0].id], "ends in time"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("until", [4, nightly(6)])
 def test_resumed_round_tells_the_rate_of_its_boot(rig: Callable[..., Rig], until: int) -> None:
     """Before, the epochs of the complete round were divided by the seconds of what was left of it."""
@@ -198,6 +203,7 @@ def test_stop_in_an_update_trains_no_further_epoch(rig: Callable[..., Rig], mode
     assert [path.name for path in one.daemon.checkpoints.all()] == ["round-000001.pt"]
 
 
+@pytest.mark.slow
 def test_weight_set_in_an_update_holds_in_the_next_round(rig: Callable[..., Rig]) -> None:
     one, seen = rig(), set[tuple[int, float]]()
     in_update(one, 1, command("param.set", key="reward.stage", value=0.9))
@@ -217,6 +223,7 @@ def test_pause_between_rounds_tells_the_finished_one(
     assert [done.result for done in one.told(CommandDone)] == [{"round": 1, "epoch": 6}] * 2
 
 
+@pytest.mark.slow
 def test_checkpoint_asked_for_in_the_last_update_is_saved(rig: Callable[..., Rig]) -> None:
     """Before, it was answered that the run had ended."""
     one = rig()

@@ -65,6 +65,7 @@ def grown(data: Dataset, device: str, family: str) -> Population:
     return population
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["cnn", "resnet"])
 def test_an_epoch_reads_images_where_they_lie(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     population = grown(DATA, "cpu", family)

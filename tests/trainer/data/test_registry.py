@@ -185,6 +185,7 @@ def test_images_of_one_channel_are_in_channels_last_memory_too() -> None:
     assert torch.nn.functional.conv2d(x, weight).stride() == (512, 1, 64, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not INSTALLED.is_dir(), reason="the package dataset-fashion-mnist is not installed")
 def test_the_real_fashion_mnist() -> None:
     data = load("fashion-mnist")

@@ -54,6 +54,7 @@ def same(one: EpisodeTable, other: EpisodeTable) -> bool:
     return one.to_builtins() == other.to_builtins()
 
 
+@pytest.mark.slow
 def test_policies_meet_the_same_hosts() -> None:
     cfg, held_out = configuration(*MIXED), HeldOutHosts(count=6)
     episodes = HeldOutEpisodes(cfg, held_out.load(cfg.task, CPU), held_out, CPU)

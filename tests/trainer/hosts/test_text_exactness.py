@@ -245,6 +245,7 @@ def test_nothing_is_drawn_where_nothing_is_dropped() -> None:
     assert keys[1] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["gather", nightly("masked")])
 def test_hosts_with_rows_of_slots_train_and_validate_as_modules(plan: str) -> None:
     columns = rows(every_state(5, slots=6), list(range(0, 22, 2)))

@@ -86,6 +86,7 @@ def test_coalitions_are_what_modules_without_those_seeds_score(group_size: int) 
     population.close()
 
 
+@pytest.mark.slow
 def test_sampled_orders_keep_the_sum_and_leave_training_alone() -> None:
     """With a budget too small for all coalitions; nothing that the next epoch depends on changes."""
     cfg = tiny_config(7, validation__shapley_coalitions=4)

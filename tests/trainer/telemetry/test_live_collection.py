@@ -100,6 +100,7 @@ def test_a_stride_thins_out_layers_and_drift_at_level_debug(run: Runs, may_be_la
     assert len(rig.told(EpochFinished)) == EPISODE * ROUNDS
 
 
+@pytest.mark.slow
 def test_an_escalation_asked_for_is_collected_whatever_the_stride(run: Runs) -> None:
     ask = command("telemetry.escalate", level="DEBUG", epochs=3, env=1)
     rig = run("telemetry.stride=4", "telemetry.escalate_on=off", script={(1, 2): [ask]})
