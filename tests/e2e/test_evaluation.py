@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.cases import nightly
+
 from .conftest import SMALL, House, eventually
 
 EVALUATED = (
@@ -85,13 +87,15 @@ def test_killed_run_goes_on_to_the_same_evaluations(house: House) -> None:
             ("evaluation.rounds=1", "evaluation.constant=norm"),
             "evaluation.constant = norm: must name for each of the 2 slots one of",
         ),
-        (
+        nightly(
             ("evaluation.rivals=best",),
             "evaluation.rivals = ['best']: must be a list of 0 to 4 values, each one of",
         ),
-        (("evaluation.rivals=fixed,fixed",), "evaluation.rivals = fixed, fixed: fixed is named twice"),
-        (("evaluation.hosts=0",), "evaluation.hosts = '0': must be an integer from 1 to 4096"),
-        (("policy.kind=constant",), "policy.constant = empty: must name for each of the 2 slots one of"),
+        nightly(("evaluation.rivals=fixed,fixed",), "evaluation.rivals = fixed, fixed: fixed is named twice"),
+        nightly(("evaluation.hosts=0",), "evaluation.hosts = '0': must be an integer from 1 to 4096"),
+        nightly(
+            ("policy.kind=constant",), "policy.constant = empty: must name for each of the 2 slots one of"
+        ),
         (("policy.greedy=true",), "set policy.learn=false"),
     ],
 )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import nightly
+
 from .conftest import House, open_house
 
 SHORT = ("envs.count=2", "ppo.minibatches=1", "episode_epochs=6", "task.batches_per_epoch=2")
@@ -38,7 +40,7 @@ def exported(house: House) -> Path:
     return file
 
 
-@pytest.mark.parametrize("hosts", [LARGER, CIFAR_SIZED])
+@pytest.mark.parametrize("hosts", [LARGER, nightly(CIFAR_SIZED)])
 def test_policy_of_small_hosts_decides_for_larger_ones(
     house: House, exported: Path, hosts: tuple[str, ...]
 ) -> None:

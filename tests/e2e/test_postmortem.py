@@ -16,6 +16,7 @@ from esper_overwatch.protocol.runs import find_run
 from esper_overwatch.trainer.doctor.run import diagnose
 from esper_overwatch.trainer.doctor.run_text import diagnosis_lines
 from esper_overwatch.trainer.query.database import Database
+from tests.cases import nightly
 
 from .conftest import SMALL, House, eventually
 
@@ -145,8 +146,8 @@ def test_sigterm_leaves_a_bundle_and_kill_9_none(house: House) -> None:
     ("fault", "reason", "code"),
     [
         ("import torch; raise torch.OutOfMemoryError('2 GiB')", "out of memory", 11),
-        ("bytearray(1 << 60)", "out of memory", 11),
-        (
+        nightly("bytearray(1 << 60)", "out of memory", 11),
+        nightly(
             "from esper_overwatch.trainer.policy.ppo import PolicyDiverged; raise PolicyDiverged('nan')",
             "the policy diverged",
             11,

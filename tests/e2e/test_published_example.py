@@ -53,7 +53,7 @@ def test_ppo_learns_and_its_run_says_so(house: House) -> None:
     assert sum(returns[-5:]) > 2 * sum(returns[:5])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(find_spec("stable_baselines3") is None, reason="the extra sb3 is not installed")
 def test_stable_baselines_learns_and_its_run_says_so(house: House) -> None:
     state, values = publish_from(house, "sb3_cartpole.py", "--total-timesteps", "20480")

@@ -197,7 +197,7 @@ async def test_a_short_storm_of_keys_raises_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", mostly_nightly(SITUATIONS, "live", "published"))
+@pytest.mark.parametrize("name", mostly_nightly(SITUATIONS, "published"))
 @in_loop
 async def test_thousands_of_random_keys_raise_nothing(name: str, tmp_path: Path) -> None:
     storm = await weather(name, tmp_path, 10_000 if name == "live" else 2_500)

@@ -142,6 +142,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.nightly
 def test_two_processes_publish_once_and_obey(tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     seen = train_beside_viewer(lambda: run_program(PAIR, tmp_path, *launcher), "pair", {"train/loss"})

@@ -21,6 +21,7 @@ from esper_overwatch.trainer.compute.compiler import (
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.data.registry import load
 from esper_overwatch.trainer.loop import Trainer
+from tests.cases import nightly
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
@@ -38,8 +39,10 @@ SMALL = (
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced whole by torch.compile as ever, but without the minutes of the C++ compiler."""
+    if not getattr(request, "param", True):
+        return
     compile_ = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, mode, **options: compile_(f, backend="eager", **options))
 
@@ -72,7 +75,8 @@ def train(mode: str, *sets: str) -> Trainer:
 
 
 @pytest.mark.slow
-def test_policy_loss_gae_reward_and_masked_step_run_compiled() -> None:
+@pytest.mark.parametrize("quick", [True, nightly(False)], ids=["traced", "whole"], indirect=True)
+def test_policy_loss_gae_reward_and_masked_step_run_compiled(quick: None) -> None:
     plain = train("off")
     assert plain.compiler.programs == {}
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -119,6 +123,16 @@ def wrapped(w: Tensor) -> CompiledProgram[..., Tensor]:
     program = Compiler("default", CPU).wrap("it", product, weights=lambda: [w], objective=torch.sum)
     assert isinstance(program, CompiledProgram)
     return program
+
+
+@pytest.mark.slow
+def test_a_program_of_the_c_compiler_stands_the_check() -> None:
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+    program = wrapped(w)
+    for x in (torch.tensor([3.0, 4.0]), torch.tensor([5.0, 6.0])):
+        torch.testing.assert_close(program(x, w), x * w)
+    assert program.calls == 1, "the first call was compared with the uncompiled one"
+    assert not program.reason
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def started(home: Path, preset: str, *sets: str) -> subprocess.CompletedProcess[
     return offline(home, "start", "one", "--preset", preset, *words)
 
 
+@pytest.mark.nightly
 def test_tinystories_trains_from_a_file_without_a_network(tmp_path: Path) -> None:
     file = tmp_path / "TinyStories-train.txt"
     story = "Once upon a time there was a {} cat. It was happy.\n<|endoftext|>\n"

@@ -24,7 +24,7 @@ SCHEDULES = {
 HOSTS_PER_TASK = 3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_best_constant_schedule_differs_from_task_to_task() -> None:
     sets = ["envs.group_size=15", "envs.convolution=grouped", "envs.threads=1", "device=cpu"]
     cfg = load(preset="mixture", sets=sets)

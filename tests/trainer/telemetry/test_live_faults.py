@@ -255,7 +255,7 @@ def test_a_fault_is_raised_in_time_where_it_is(live: Callable[..., Live], name: 
         assert not others, "of the other envs nothing is said"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_false_alarm_in_twenty_healthy_rounds(live: Callable[..., Live]) -> None:
     run = live("episode_epochs=24", "task.batches_per_epoch=6", "policy.kind=ppo")
     raised = run.rounds(20)
