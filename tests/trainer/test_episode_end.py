@@ -23,6 +23,7 @@ def test_resume_at_episode_end_learns_the_same() -> None:
     check(play()[0])
 
 
+@pytest.mark.slow
 def test_resume_after_rollback_of_last_epoch_learns_the_same() -> None:
     """Before, the uninterrupted run tested the hosts without the seed that the rollback had given back."""
     last = CONFIG.episode_epochs - 1

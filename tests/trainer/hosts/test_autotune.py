@@ -186,6 +186,7 @@ def test_unfolded_convolutions_are_chosen_where_they_win_by_far(
     assert measure_execution(config(4, envs__group_size=4), tiny(), CPU, NO_GRAPHS).convolution == chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [nightly("gather"), "masked"])
 def test_unfolded_convolutions_train_as_grouped_ones_do(plan: str) -> None:
     columns = rows(every_state(), list(range(0, 63, 7)))

@@ -40,6 +40,7 @@ def fossils_by_hand(made: Population) -> Topology:
     return Topology.of(table.stage, table.blueprint, table.style)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["cnn", *(nightly(host) for host in sorted(HOSTS) if host != "cnn")])
 def test_final_figures_are_those_of_host_and_fossils(host: str) -> None:
     made, plain = (population(host, reward__only_fossilized=on) for on in (True, False))

@@ -58,6 +58,7 @@ def test_mixed_precision_step_is_close_to_float32(plan: str, dtype: str) -> None
     assert mixed.buffers["block0.norm.mean"].dtype == torch.float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bf16", nightly("fp16")])
 def test_hosts_learn_the_digits_in_mixed_precision(dtype: str) -> None:
     losses = []

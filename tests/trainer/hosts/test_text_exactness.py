@@ -218,6 +218,7 @@ def test_hosts_without_attention_or_mlp_train_as_modules(heads: int) -> None:
         assert_close(loss[env], oracle.step(tokens[:, env, :, 0], labels[env])[0], f"env {env}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [nightly("gather"), "masked"])
 def test_hosts_with_a_tied_head_train_and_validate_as_modules(plan: str) -> None:
     made = populate(rows(every_state(5), list(range(0, 45, 5))), envs__plan=plan, host__tied_head=True)
@@ -227,6 +228,7 @@ def test_hosts_with_a_tied_head_train_and_validate_as_modules(plan: str) -> None
     made[1].close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [nightly("gather"), "masked"])
 def test_hosts_with_dropout_train_and_validate_as_modules(plan: str) -> None:
     columns = rows(every_state(5), list(range(0, 45, 5)))
@@ -273,6 +275,7 @@ def test_grouping_does_not_matter(size: int, shared: bool) -> None:
         torch.testing.assert_close(state_other["weights"][name], value, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 def test_what_one_env_grows_changes_no_bit_of_another(plan: str) -> None:
     columns = rows(every_state(5), list(range(0, 45, 6)))

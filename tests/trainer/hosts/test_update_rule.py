@@ -158,6 +158,7 @@ def test_a_population_resumed_mid_episode_keeps_its_schedule() -> None:
     resumed.close()
 
 
+@pytest.mark.slow
 def test_groups_and_plans_decay_the_same_rows() -> None:
     """A gate that another host of the group trains, and a frozen seed, keep their weights where they rest."""
     columns = grown_up(rows(every_state(), list(range(0, 63, 7))))
