@@ -33,6 +33,7 @@ def interrupt(house: House, words: list[str], cells: Path) -> tuple[int, str, st
     return process.returncode, printed, said
 
 
+@pytest.mark.nightly
 def test_interrupted_comparison_goes_on_where_it_was(house: House, tmp_path: Path) -> None:
     assert house.daemon("start", "small", "--rounds", "1", *SETS, timeout=600).returncode == 0
     file = house.home / "mine.policy"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from tests.trainer.data.folders import idx_folder
 
@@ -30,19 +28,3 @@ def test_registered_folder_is_trained_on_and_found_after_move(house: House, tmp_
     assert resumed.returncode == 0, resumed.stderr
     assert [e["data"]["task"] for e in house.journal("on-mine", "run.started")] == ["mine", "mine"]
     assert len(house.journal("on-mine", "round.finished")) == 2
-
-
-@pytest.mark.slow
-def test_arrays_of_numpy_are_trained_on(house: House, tmp_path: Path) -> None:
-    pixels, labels = load_digits(return_X_y=True)
-    path = tmp_path / "mine.npz"
-    np.savez(path, x_train=pixels.reshape(-1, 8, 8) / 16, y_train=labels)
-    options = (*SMALL, "task.dataset=mine", "task.batches_per_epoch=40")
-    holds = house.ask("data", "mine", "--from", str(path))
-    assert (holds["format"], holds["shape"], holds["classes"]) == ("npz", [1, 8, 8], 10)
-    assert holds["train"] + holds["val"] + holds["test"] == 1797
-    sets = [word for option in options for word in ("--set", option)]
-    begun = house.daemon("start", "on-arrays", "--rounds", "1", *sets)
-    assert begun.returncode == 0, begun.stderr
-    (finished,) = house.journal("on-arrays", "round.finished")
-    assert finished["data"]["accuracy_mean"] > 0.2, "more than twice of a guess"

@@ -77,6 +77,7 @@ def test_public_address_without_a_word_is_refused(house: House) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.nightly
 def test_missing_extra_names_what_to_install(house: House, tmp_path: Path) -> None:
     """As on an installation without the extra: a finder says of the package that it is not there."""
     (tmp_path / "sitecustomize.py").write_text(

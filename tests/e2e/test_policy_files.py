@@ -92,10 +92,11 @@ def test_show_tells_where_a_policy_comes_from(house: House, exported: Path) -> N
     assert "policy of small after round 2" in result.stdout
 
 
-def test_what_cannot_be_done_is_said_in_a_line(house: House, exported: Path) -> None:
+@pytest.mark.parametrize("which", [slice(0, None, 4), nightly(slice(None))], ids=["some", "all"])
+def test_what_cannot_be_done_is_said_in_a_line(house: House, exported: Path, which: slice) -> None:
     start = ("start", "bad", "--rounds", "1", "--policy", str(exported))
     checkpoint = house.run_folder("small") / "checkpoints" / "best.pt"
-    for arguments, code, reason in (
+    cases = (
         ((*start, *words("host.channels=4,4")), 9, "it grows hosts with 3 slots, and these have 2"),
         (
             (*start, *words("seeds.blueprints=norm")),
@@ -111,7 +112,8 @@ def test_what_cannot_be_done_is_said_in_a_line(house: House, exported: Path) -> 
         (("policy", "export", "small", "/proc/x"), 10, "cannot write /proc/x"),
         (("policy", "show", str(checkpoint)), 9, "is not a policy"),
         (("start", "--resume", "small", "--set", f"policy.file={exported}"), 9, "leave it out"),
-    ):
+    )
+    for arguments, code, reason in cases[which]:
         result = house.daemon(*arguments)
         assert result.returncode == code, (arguments, result.stderr)
         (line,) = result.stderr.strip().splitlines()

@@ -32,7 +32,11 @@ PEERS = (
     "viewer",
     "stranger",
     pytest.param(
-        "uid", marks=pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+        "uid",
+        marks=[
+            pytest.mark.nightly,
+            pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else"),
+        ],
     ),
 )
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("peer", PEERS)]

@@ -207,7 +207,7 @@ def one_of_two_by_hand(rank: int, port: int, folder: Path) -> None:
     world.leave()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_seeds_by_hand_on_two_ranks_are_those_on_one(tmp_path: Path) -> None:
     act_by_hand(ProcessGroup(), tmp_path)
     mp.spawn(one_of_two_by_hand, args=(free_ports(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
