@@ -14,9 +14,11 @@ import click
 
 from esper_overwatch.protocol.codec.addresses import is_remote_address
 from esper_overwatch.protocol.codec.text import clean_cells, clean_text, escape_json
+from esper_overwatch.protocol.messages.events import lease_fingerprint
 
 from .first_frame import FirstFrame
 from .panels import PANELS
+from .render.format import format_clock
 from .render.layout import MIN_HEIGHT, MIN_WIDTH, compose_screen
 from .render.link_text import link_text
 from .render.notifier import TerminalNotifier, choose_outlet, chosen_quiet_hours
@@ -27,7 +29,7 @@ from .render.view_state import ViewState
 from .session import Session
 from .settings.sources import Settings
 from .source.compared_runs import open_compared
-from .source.feed import Feed
+from .source.feed import Feed, LiveFeed
 from .source.recording import FetchFeed
 from .source.replay import ReplayFeed, journal_of
 from .start import RunChoice, make_run_list, open_first, open_named
@@ -140,8 +142,16 @@ def _run_app(
             address = options.address
             back = choice.opened or (address if is_remote_address(address) else link.name)
             click.echo(clean_text(f"run {link.name} continues; watch it again with: esper-tui {back}"))
+            _tell_lease(app.session)
         elif link.is_dead:
             click.echo(clean_text(link_text(link)))
     finally:
         app.session.close()
         choice.runs.close()
+
+
+def _tell_lease(session: Session) -> None:
+    """Print the lease that outlives this terminal, so that who took it can go on commanding."""
+    held, feed = session.state.commands.lease, session.feed
+    if held is not None and isinstance(feed, LiveFeed) and lease_fingerprint(feed.lease) == held.fingerprint:
+        click.echo(f"its lease is yours until {format_clock(held.until)}: export ESPER_LEASE={feed.lease}")

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from esper_overwatch.protocol.journal.command_log import CommandLog, CommandRecord
-from esper_overwatch.protocol.messages.events import ProfilerFinished, ProfilerStarted, TelemetryLevel
+from esper_overwatch.protocol.messages.events import (
+    Lease,
+    ProfilerFinished,
+    ProfilerStarted,
+    RunStarted,
+    TelemetryLevel,
+)
 
 from .time_series import SECOND
 
@@ -51,6 +57,8 @@ class Commands:
     """All commands, oldest first."""
 
     def __init__(self) -> None:
+        self.lease: Lease | None = None
+        """The lease that is held; None where everybody may command."""
         self._commands: dict[str, TrackedCommand] = {}
         self._log = CommandLog(max_ended=MAX_COMMANDS, partial=True)
         self._next = 1
@@ -122,6 +130,10 @@ class Commands:
                 command = self._commands[event.command]
                 if command.state in OPEN_STATES and event.epochs:
                     command.state, command.detail = "RUNNING", f"{event.epochs} epochs"
+            case Lease():
+                self.lease = event if event.state in ("acquired", "renewed") else None
+            case RunStarted():
+                self.lease = None
             case ProfilerFinished() if event.command in self._commands:
                 self._commands[event.command].detail = event.error or event.path
             case _:

@@ -8,6 +8,7 @@ from math import isfinite
 from esper_overwatch.overwatch_tui import keys as key_table
 from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
 from esper_overwatch.overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.overwatch_tui.source.cursor import speed_name
 
 from .anomaly_rows import current_anomaly
@@ -70,6 +71,13 @@ def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
     if word_:
         style = _WORD_STYLES.get(word_, "warning")
         facts.append((word_, style if link.is_fresh or link.outcome else "dim"))
+    lease = state.commands.lease
+    if lease is not None and lease.until > inputs.now and link.is_fresh and not link.is_replay:
+        left = format_duration((lease.until - inputs.now) / SECOND)
+        is_own = lease.fingerprint == link.lease
+        facts.append(
+            (f"LEASE {'' if is_own else f'{lease.holder} '}{left}", "accent" if is_own else "caution")
+        )
     if silent_trainer(inputs):
         facts.append((f"trainer silent {format_duration(link.trainer_age_seconds)}", "critical"))
     if state.ctx.round:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from esper_overwatch.protocol.client.items import Item
 from esper_overwatch.protocol.client.sources import make_target_source, wait_for_target
 from esper_overwatch.protocol.client.subscriber import Subscriber
 from esper_overwatch.protocol.errors import EsperError, RunNotFound
+from esper_overwatch.protocol.messages.events import lease_fingerprint
 from esper_overwatch.protocol.runs import next_commands
 from esper_overwatch.protocol.version import __version__
 
@@ -19,6 +21,8 @@ from .link_status import LinkStatus
 MIN_CLOCK_OFFSET = 2 * SECOND
 """A smaller difference to the daemon's clock is taken for the way of the message."""
 DRAIN_SECONDS = 0.01
+_LEASES: dict[str, str] = {}
+"""Leases of this terminal by the daemon's boot: they outlive a look at another run."""
 
 
 class Feed(Protocol):
@@ -108,10 +112,13 @@ class LiveFeed:
         batch: bool = False,
     ) -> None:
         self.is_thin = thin
+        _LEASES[""] = os.environ.get("ESPER_LEASE", "")
         self._source = make_target_source(name, remote_daemon=remote_daemon, batch=batch)
         if self._source.is_remote and not batch:
             self._reach()
-        self._subscriber = Subscriber(source=self._source, client=f"esper-tui/{__version__}", thin=thin)
+        self._subscriber = Subscriber(
+            source=self._source, client=f"esper-tui/{__version__}", thin=thin, leases=_LEASES
+        )
         self._name = name
         self._offset = 0
         self._heartbeat: object = None
@@ -134,6 +141,11 @@ class LiveFeed:
     @property
     def boot(self) -> str | None:
         return self._subscriber.boot
+
+    @property
+    def lease(self) -> str:
+        """The lease that this terminal commands with; empty = none."""
+        return self._subscriber.lease
 
     @property
     def journal(self) -> Path | None:
@@ -170,6 +182,7 @@ class LiveFeed:
         link.bad, link.last_bad = stats.bad, stats.last_bad
         link.events, link.bytes = stats.events, stats.bytes
         link.methods = frozenset((source.hello or {}).get("methods", ()))
+        link.lease = lease_fingerprint(source.lease)
         heartbeat = source.heartbeat
         if heartbeat is not None:
             link.dropped, link.num_clients = heartbeat.dropped, heartbeat.clients

@@ -40,6 +40,8 @@ class LinkStatus:
     num_clients: int | None = None
     methods: frozenset[str] = frozenset()
     """Methods that the daemon answers."""
+    lease: str = ""
+    """Fingerprint of the lease that this terminal commands with; empty = none."""
     is_replay: bool = False
     """True for a recording, which accepts no commands."""
     replay_speed: float | None = None

@@ -50,8 +50,7 @@ class Client:
         self._source = source
         self._client = client
         self._context: ZmqContext = zmq.Context()
-        self._requests = PendingRequests(client)
-        self._requests.lease = lease
+        self._requests = PendingRequests(client, {"": lease})
         self._requests.attach(self._context, target)
         asked = time.time_ns() // 1000
         try:
@@ -226,15 +225,11 @@ class Client:
 
     def acquire_lease(self, ttl: float = 60.0, note: str = "") -> dict[str, Any]:
         """Have only this client's commands accepted for `ttl` seconds; another call lengthens it."""
-        answer = self.command("lease.acquire", {"ttl": ttl, "note": note}, False, note)
-        self._requests.lease = answer["lease"]
-        return answer
+        return self.command("lease.acquire", {"ttl": ttl, "note": note}, False, note)
 
     def release_lease(self, *, force: bool = False) -> dict[str, Any]:
         """Let the others command again; with `force` end a lease that another holds."""
-        answer = self.command("lease.release", {"force": force}, False, "")
-        self._requests.lease = ""
-        return answer
+        return self.command("lease.release", {"force": force}, False, "")
 
     def call(
         self,

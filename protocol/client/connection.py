@@ -36,6 +36,7 @@ class DaemonConnection:
         on_open: called when the sockets to a daemon were opened, another one's than before or again.
         on_close: called when they were closed.
         on_hello: called when the daemon has said who it is.
+        leases: as in `PendingRequests`.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class DaemonConnection:
         on_open: Callable[[], None],
         on_close: Callable[[], None],
         on_hello: Callable[[], None],
+        leases: dict[str, str] | None = None,
     ) -> None:
         self._source = source
         self._topics = tuple(topics)
@@ -56,7 +58,7 @@ class DaemonConnection:
         self._lost_boot = self._unfound = False
         self._heartbeat_at = 0.0
         self._find_at = 0.0
-        self.requests = PendingRequests(client)
+        self.requests = PendingRequests(client, leases)
         self.target: Target | None = None
         """The daemon as it was found."""
         self.boot: str | None = None

@@ -64,16 +64,17 @@ class PendingRequests:
 
     Args:
         client: how the client calls itself in the audit events.
+        leases: what `lease.acquire` answered, by the boot of the daemon; "" = to send to any other. An answer
+            that comes is entered here, so that whoever takes a lease never locks himself out.
     """
 
-    def __init__(self, client: str) -> None:
+    def __init__(self, client: str, leases: dict[str, str] | None = None) -> None:
         self._client = client
+        self._leases = {} if leases is None else leases
         self._sockets: dict[str, ConnectedSocket] = {}
         self._requests: dict[str, PendingRequest] = {}
         self._boot: str | None = None
         self._offset_us = 0
-        self.lease = ""
-        """Token from `lease.acquire`; goes with each request."""
         self.bad = 0
         """Frames that were not replies."""
 
@@ -104,6 +105,11 @@ class PendingRequests:
     def problem(self) -> str | None:
         """Reason why the daemon refuses this client, if that came to light since the last call."""
         return next((found for link in self._sockets.values() if (found := link.problem())), None)
+
+    @property
+    def lease(self) -> str:
+        """The lease that goes with each request; empty = none. The daemon passes over one that has ended."""
+        return self._leases.get(self._boot or "") or self._leases.get("", "")
 
     @property
     def pending(self) -> list[PendingRequest]:
@@ -181,6 +187,8 @@ class PendingRequests:
             call.sent = now - RESEND_SECONDS + after
             return
         del self._requests[call.id]
+        if call.method == "lease.acquire" and reply.result is not None:
+            self._leases[reply.meta.boot] = reply.result["lease"]
         call.done(call, reply, body[1] if len(body) > 1 else b"")
 
 

@@ -54,6 +54,7 @@ class Subscriber:
         thin: read `view` in place of `metric` and `trace`: the newest metrics five times a second, with holes
             that are not filled. For links that are too slow for all of them.
         source: finds the run, instead of `name` and `home`; it stays open at `close`.
+        leases: those of `request`, as in `PendingRequests`.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Subscriber:
         home: StrPath | None = None,
         thin: bool = False,
         source: TargetSource | None = None,
+        leases: dict[str, str] | None = None,
     ) -> None:
         self._snapshot_streams = tuple(streams)
         self._streams = tuple(s for s in streams if not (thin and s in ("metric", "trace")))
@@ -82,6 +84,7 @@ class Subscriber:
             on_open=self._start_joining,
             on_close=self._forget_requests,
             on_hello=self._take_hello,
+            leases=leases,
         )
         self._requests = self._connection.requests
         self._phase: Literal["barrier", "hello", "snapshot", "joined"] = "barrier"
@@ -185,6 +188,11 @@ class Subscriber:
     def heartbeat(self) -> Heartbeat | None:
         """The newest one."""
         return self._connection.heartbeat
+
+    @property
+    def lease(self) -> str:
+        """The lease that goes with each request; empty = none."""
+        return self._requests.lease
 
     def request(
         self, method: str, params: dict[str, Any] | None = None, deadline_s: float = 10.0, reason: str = ""

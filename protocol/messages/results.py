@@ -402,7 +402,9 @@ class RotateResult(MethodResult, frozen=True):
 class LeaseAcquireResult(MethodResult, frozen=True):
     """The lease."""
 
-    lease: Annotated[str, Meta(description="goes into `meta.lease` of each command from now on; a secret")]
+    lease: Annotated[
+        str, Meta(description="goes into `meta.lease` of each command; a secret, in the reply alone")
+    ]
     until: Annotated[int, Meta(description="when it ends by itself, microseconds")]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from esper_overwatch.protocol.errors import RequestError
-from esper_overwatch.protocol.messages.events import Lease
+from esper_overwatch.protocol.messages.events import Lease, lease_fingerprint
 
 
 class CommandLease:
@@ -54,8 +55,9 @@ class CommandLease:
         self._token = self._token if renewed else secrets.token_hex(8)
         self._ends = time.monotonic() + ttl
         until = time.time_ns() // 1000 + int(ttl * 1e6)
-        state = "renewed" if renewed else "acquired"
-        self._newest = Lease(state=state, holder=holder, note=note, until=until)  # type: ignore[arg-type]
+        state: Literal["renewed", "acquired"] = "renewed" if renewed else "acquired"
+        mark = lease_fingerprint(self._token)
+        self._newest = Lease(state=state, holder=holder, note=note, until=until, fingerprint=mark)
         self._emit(self._newest)
         return {"lease": self._token, "until": until}
 

@@ -223,9 +223,11 @@ class RequestHandler:
         begin, client = time.perf_counter(), _client_name(request, peer)
         result = self._immediate.execute(request, params, client, peer)
         self._audit(request, params, client, peer)
+        # Whoever watches reads the events: what only the holder of a lease may know is in the reply alone.
+        told = {name: value for name, value in result.items() if name != "lease"}
         self._emit(
             CommandDone(
-                id=request.id, method=request.method, result=result, seconds=time.perf_counter() - begin
+                id=request.id, method=request.method, result=told, seconds=time.perf_counter() - begin
             )
         )
         return {"state": "done", **result}

@@ -65,6 +65,37 @@ def test_escalate_and_profile_from_the_keyboard(house: House) -> None:
 
 
 @pytest.mark.slow
+def test_who_takes_the_lease_commands_and_releases_it(house: House) -> None:
+    house.spawn("leased")
+    with overwatch(house, "leased") as tui:
+        tui.wait_for("LIVE")
+        tui.press(":lease.acquire ttl=600\r")
+        tui.wait_for("LEASE 9m")
+        refused = house.daemon("pause", "leased")
+        assert (refused.returncode, "alone may command" in refused.stderr) == (4, True)
+        tui.press("T")
+        tui.wait_for("y/N")
+        tui.press("y")
+        done = eventually(lambda: (tui.read(0.05), house.journal("leased", "command.done"))[1][1:])
+        assert done[0]["data"]["method"] == "telemetry.escalate"
+        tui.press("q")
+        said = tui.wait_for("export ESPER_LEASE=")
+        assert tui.process.wait(300) == 0
+    token = re.search(r"ESPER_LEASE=([0-9a-f]{16})", said)
+    assert token is not None
+    assert token[1] not in (house.run_folder("leased") / "events.jsonl").read_text()
+    with overwatch(house, "leased") as watcher:
+        watcher.wait_for("LEASE esper-tui/")
+    house.environment["ESPER_LEASE"] = token[1]
+    with overwatch(house, "leased") as tui:
+        tui.wait_for("LEASE 9m")
+        tui.press(":lease.release\r")
+        tui.wait_for(lambda text: "LEASE 9m" not in text and "LIVE" in text)
+    del house.environment["ESPER_LEASE"]
+    assert house.daemon("pause", "leased").returncode == 0
+
+
+@pytest.mark.slow
 def test_refusing_the_question_sends_nothing(house: House) -> None:
     house.spawn("no")
     with overwatch(house, "no") as tui:

@@ -14,6 +14,7 @@ from .audit import (
     Lease,
     Mark,
     ParamChanged,
+    lease_fingerprint,
 )
 from .life import (
     Anomaly,
@@ -107,6 +108,7 @@ __all__ = [
     "TelemetryLost",
     "TelemetryStride",
     "event",
+    "lease_fingerprint",
     "reason_of_done",
     "spec_of",
 ]

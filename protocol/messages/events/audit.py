@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -137,6 +138,11 @@ class AnomalyMuted:
     pid: int | None = None
 
 
+def lease_fingerprint(token: str) -> str:
+    """Begin of the SHA-256 of a lease, by which its holder knows it in the events; "" of no lease."""
+    return hashlib.sha256(token.encode()).hexdigest()[:8] if token else ""
+
+
 @event("lease", "life")
 @dataclass(kw_only=True)
 class Lease:
@@ -149,3 +155,5 @@ class Lease:
     """Wall time of its end, microseconds."""
     by: str = ""
     """Who broke it."""
+    fingerprint: str = ""
+    """First 8 hexadecimal digits of the SHA-256 of what `lease.acquire` gave its holder."""
