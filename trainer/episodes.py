@@ -162,7 +162,7 @@ class Episodes:
             before, advanced, automatic, legal, vetoes = self._advance(self.measurements)
             self.decision = self.actor.act(self.table, self.measurements, legal, self.epoch)
         with hooks.phase("act"):
-            actions = self.decision.actions
+            actions, likelihood = self.decision.actions, self.decision.likelihood
             gates, executed = self._execute(self.measurements, actions, legal)
             self.actor.record_action(self.decision)
         columns = decision_columns(
@@ -173,6 +173,7 @@ class Episodes:
             gates=gates | automatic,
             executed=executed,
             vetoes=vetoes,
+            judgement=None if likelihood is None else (likelihood, self.decision.value),
         )
         return columns | {"style": self.table.style, "contribution_age": self.table.contribution_age}
 

@@ -216,6 +216,7 @@ class Trainer(Episodes):
         decision = None
         if self.decision is not None and self.epoch > 0:
             decision = {**vars(self.decision), "observation": vars(self.decision.observation)}
+            del decision["likelihood"]  # the recorder has it
         return {
             "round": self.round,
             "epoch": self.epoch,

@@ -159,6 +159,7 @@ class Run:
             return value if 1 <= seed.stage <= 5 else None
 
         jitter = self.random.uniform
+        chosen = [0.95 - 0.05 * (env % 16) for env in range(self.envs)]
         return ev.EpochFinished(
             seconds=self.epoch_us / 1e6,
             train_loss=[1.6 - a for a in accuracy],
@@ -169,6 +170,12 @@ class Run:
             episode_return=[18 * a + jitter(-1, 1) - 4 for a in accuracy],
             op=ops,
             action_slot=where,
+            probability=chosen,
+            op_probability=[
+                [share if i == op else (1 - share) * (i == (0 if op else 1)) for i in range(len(OPS))]
+                for share, op in zip(chosen, ops, strict=True)
+            ],
+            value=[0.61 - a for a in accuracy],
             host_grad_norm=[None if rolled and env == 13 else self.norm(env) for env in range(self.envs)],
             host_health=[0.42 if env == 7 and self.sick else 0.98 for env in range(self.envs)],
             stage=columns(lambda s: s.stage),

@@ -98,11 +98,15 @@ class ActionSpace:
             The actions, as of `sample`, and `waited` after them.
         """
         can = legal.any(-1)
-        waited = waited * _log_probs(logits[0], can, None)[..., Op.WAIT].exp()
+        waited = waited * self.op_probabilities(logits, legal)[..., Op.WAIT]
         acts = waited < 0.5
         others = torch.arange(len(Op), device=can.device) != Op.WAIT
         op = torch.where(acts, _masked(logits[0], can & others).argmax(-1), int(Op.WAIT))
         return self._complete(op, logits, legal), waited.masked_fill(acts, 1.0)
+
+    def op_probabilities(self, logits: Logits, legal: Tensor, floor_H: Tensor | None = None) -> Tensor:
+        """Probability of each op, [..., ops]; 0 where it is legal in no slot. Arguments as in `sample`."""
+        return _log_probs(logits[0], legal.any(-1), _each(floor_H)[0]).exp()
 
     def _complete(
         self,

@@ -69,7 +69,8 @@ def decide(
     waited: Tensor,
     temperature: float = 1.0,
 ) -> tuple[Tensor, ...]:
-    """One step for N envs: actions and log-probabilities [N, heads], V(s) [N], `waited` [N], h and c.
+    """One step for N envs: actions and log-probabilities [N, heads], V(s) [N], `waited` [N], h and c; last
+    the likelihood [N, 1 + ops] of `Decision`.
 
     Args:
         uniform: [N, heads], draws the actions; None = greedy ones.
@@ -90,7 +91,9 @@ def decide(
     else:
         actions, waited = space.sample(logits, legal, uniform, floor_H), torch.ones_like(waited)
     log_prob = space.evaluate(logits, actions, legal, floor_H).log_prob
-    return actions, log_prob, network.value(out.value[0]), waited, out.h[0], out.c[0]
+    ops = space.op_probabilities(logits, legal, floor_H)
+    likelihood = torch.cat([log_prob.sum(-1, keepdim=True).exp(), ops], -1)
+    return actions, log_prob, network.value(out.value[0]), waited, out.h[0], out.c[0], likelihood
 
 
 class Actor:
@@ -178,6 +181,7 @@ class Actor:
             epoch: 0-based in the episode.
         """
         observation = self.observation_builder.observe(table, measurements, epoch)
+        likelihood = None
         uniform = self._draw(filled((self._round, epoch), self._envs.device))
         if self.rule is not None:
             logits = self.rule(self.space, legal, self._fixed_blueprint, observation)
@@ -187,7 +191,7 @@ class Actor:
         else:
             assert self.network is not None
             with exact_float32(self._envs.device):
-                actions, log_prob, value, waited, *hidden = self._decide(
+                actions, log_prob, value, waited, *hidden, likelihood = self._decide(
                     self.network,
                     self.space,
                     observation,
@@ -200,7 +204,7 @@ class Actor:
                 )
             self._waited, self._hidden = waited, (hidden[0], hidden[1])
         reset, self._reset = self._reset, torch.zeros_like(self._reset)
-        return Decision(actions, observation, legal, log_prob, value, reset)
+        return Decision(actions, observation, legal, log_prob, value, reset, likelihood)
 
     def _uniform(self, place: Tensor) -> Tensor:
         """[N, heads], by which the actions of a round and epoch, int64 [2], are drawn."""

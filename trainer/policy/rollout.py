@@ -32,6 +32,8 @@ class Decision:
     """float32 [N], V(s) in units of the reward."""
     reset: Tensor
     """bool [N]: the recurrent state started afresh with this step."""
+    likelihood: Tensor | None = None
+    """float32 [N, 1 + ops]: probability of the whole action, then of each op; None where a rule decided."""
 
 
 @dataclass

@@ -84,12 +84,19 @@ _DECISIONS = f"""
 WITH chosen AS (
     SELECT place, boot_number, ctx_round AS round, ctx_epoch AS epoch, unnest(range(len(op))) AS env,
         unnest(op) AS op, unnest(action_slot) AS slot, unnest(action) AS action, unnest(executed) AS executed,
-        {", ".join(f"unnest(heads['{head}']) AS {head}" for head in _CHOICES)}
+        {", ".join(f"unnest(heads['{head}']) AS {head}" for head in _CHOICES)},
+        unnest(probability) AS probability, unnest(value) AS value, unnest(op_probability) AS by_op
     FROM events.epoch
+), judged AS (
+    SELECT *, list_max(others) AS most FROM (
+        SELECT *, [CASE WHEN i <> op THEN by_op[i + 1] END FOR i IN range(len(by_op))] AS others FROM chosen
+    )
 )
 SELECT round, epoch, env, ops[op + 1] AS op, slots[slot + 1] AS slot, action, executed,
-    {", ".join(f"({values})[{head} + 1] AS {head}" for head, values in _CHOICES.items())}
-FROM chosen LEFT JOIN boots_ USING (boot_number)
+    {", ".join(f"({values})[{head} + 1] AS {head}" for head, values in _CHOICES.items())},
+    probability, value, CASE WHEN most > 0 THEN ops[list_position(others, most)] END AS alternative,
+    CASE WHEN most > 0 THEN most END AS alternative_probability
+FROM judged LEFT JOIN boots_ USING (boot_number)
 """
 _GATE_OF_OP = " ".join(f"WHEN '{op.name}' THEN '{gate}'" for op, gate in GATE_OF_OP.items())
 _GATES = f"""
@@ -329,7 +336,9 @@ _VIEWS: dict[str, View] = {
     "stages": View("each stage that a seed entered, and who caused it", _STAGES),
     "gates": View("each evaluation of a gate", _GATES),
     "gate_checks": View("each check of a gate whose verdict was new or needed", _GATE_CHECKS),
-    "decisions": View("each action of the policy, all heads", _DECISIONS),
+    "decisions": View(
+        "each action of the policy, all heads, how probable it was, and the best other op", _DECISIONS
+    ),
     "rewards": View("each env and epoch: the reward, a column per component", ""),
     "returns": View("each round's returns, and each task's: every component's mean and share", _RETURNS),
     "shapley": View("each seed's Shapley value at its round's end", _SHAPLEY),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -51,6 +52,7 @@ def decision_columns(
     gates: Mapping[str, Mapping[str, Tensor]],
     executed: Tensor | None = None,
     vetoes: Tensor | None = None,
+    judgement: tuple[Tensor, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Columns of the decision for the coming epoch.
 
@@ -63,6 +65,7 @@ def decision_columns(
             transitions, or by the policy's mask.
         executed: [N], which of the actions were; None where that was reported already.
         vetoes: [N, ops, S], what the governor forbids and why; None likewise.
+        judgement: `Decision.likelihood` [N, 1 + ops] and V(s) [N]; None where no network decided.
     """
     columns = {
         "stage.before": stage_before,
@@ -81,6 +84,8 @@ def decision_columns(
         columns["executed"] = executed
     if vetoes is not None:
         columns["governor.veto"] = vetoes
+    if judgement is not None:
+        columns["policy.likelihood"], columns["policy.value"] = judgement
     for gate in STAGE_OF_GATE:
         for check, passed in gates[gate].items():
             columns[f"gate.{gate}.{check}"] = passed
@@ -131,8 +136,25 @@ def shapley_columns(shares: ShapleyValues) -> dict[str, NDArray[Any]]:
     return {f"shapley.{name}": values for name, values in vars(shares).items()}
 
 
+def shortest(values: NDArray[np.float32]) -> list[Any]:
+    """Nested lists of the shortest decimals that are these numbers; as doubles they would have twice the
+    digits. Numbers that are not finite stay as they are.
+    """
+    lists: list[Any] = orjson.loads(
+        orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)
+    )
+    lost = ~np.isfinite(values)
+    if not lost.any():
+        return lists
+    boxed = np.array(lists, dtype=object)
+    boxed[lost] = values[lost]
+    return boxed.tolist()  # type: ignore[no-any-return]
+
+
 def nullable(values: NDArray[Any], absent: NDArray[np.bool_]) -> list[Any]:
     """Nested lists for an event, with None where `absent` is true; NaN elsewhere stays NaN."""
+    if values.dtype == np.float32:
+        values = np.array(shortest(values), dtype=object)
     if not absent.any():
         return values.tolist()  # type: ignore[no-any-return]
     boxed = values.astype(object)

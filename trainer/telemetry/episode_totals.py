@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from esper_overwatch.protocol.messages.events import EpisodeFinished
 
+from .columns import shortest
 from .transfer import HostFrame
 
 _PREFIX = "reward."
@@ -63,12 +64,13 @@ class EpisodeTotals:
             host_parameters: of a host without seeds.
             seeds: gives an env's seeds by outcome.
         """
+        accuracy = shortest(outcome["val_accuracy"])
         for env, total in enumerate(self.total_return.tolist()):
             parameters = int(outcome["parameters"][env])
             yield EpisodeFinished(
                 total_return=total,
                 reward_components={name: float(values[env]) for name, values in self._components.items()},
-                accuracy=float(outcome["val_accuracy"][env]),
+                accuracy=accuracy[env],
                 test_accuracy=None if test_accuracy is None else float(test_accuracy[env]),
                 parameters=parameters,
                 added_parameters=parameters - host_parameters,

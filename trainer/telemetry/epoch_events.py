@@ -22,7 +22,7 @@ from esper_overwatch.trainer.governor import RollbackReason, VetoReason
 from esper_overwatch.trainer.hosts.gradients import ACTIVATIONS
 
 from .collection.levels import LevelCode
-from .columns import LAYER_STATISTICS, EpochGradients, nullable
+from .columns import LAYER_STATISTICS, EpochGradients, nullable, shortest
 from .episode_totals import EpisodeTotals
 from .seed_events import SeedTally
 from .stall_counters import StallCounts
@@ -54,27 +54,29 @@ def epoch_event(
     op, blueprint, contribution = decision["op"], decision["blueprint"], frame["contribution"]
     return EpochFinished(
         seconds=times.seconds,
-        train_loss=frame["train_loss"].tolist(),
-        train_accuracy=frame["train_accuracy"].tolist(),
-        val_loss=frame["val_loss"].tolist(),
-        val_accuracy=frame["val_accuracy"].tolist(),
-        reward=frame["reward"].tolist(),
+        train_loss=shortest(frame["train_loss"]),
+        train_accuracy=shortest(frame["train_accuracy"]),
+        val_loss=shortest(frame["val_loss"]),
+        val_accuracy=shortest(frame["val_accuracy"]),
+        reward=shortest(frame["reward"]),
         episode_return=episode_return.tolist(),
         op=op.tolist(),
         action_slot=nullable(decision["slot"], ~_OP_HAS_HEAD["slot"][op]),
-        host_grad_norm=nullable(gradients.host_norm, np.isnan(gradients.host_health)),
-        host_health=nullable(gradients.host_health, np.isnan(gradients.host_health)),
+        host_grad_norm=_float32(gradients.host_norm, np.isnan(gradients.host_health)),
+        host_health=_float32(gradients.host_health, np.isnan(gradients.host_health)),
         stage=decision["stage"].tolist(),
         epochs_in_stage=decision["epochs_in_stage"].tolist(),
-        alpha=decision["alpha"].tolist(),
+        alpha=shortest(decision["alpha"]),
         blueprint=nullable(blueprint, blueprint < 0),
         contribution=nullable(contribution, np.isnan(contribution)),
-        seed_grad_norm=nullable(gradients.seed_norm, np.isnan(gradients.seed_health)),
-        seed_health=nullable(gradients.seed_health, np.isnan(gradients.seed_health)),
-        seed_grad_ratio=nullable(gradients.ratio, np.isnan(gradients.ratio)),
+        seed_grad_norm=_float32(gradients.seed_norm, np.isnan(gradients.seed_health)),
+        seed_health=_float32(gradients.seed_health, np.isnan(gradients.seed_health)),
+        seed_grad_ratio=_float32(gradients.ratio, np.isnan(gradients.ratio)),
         parameters=frame["parameters"].tolist(),
         reward_components={
-            name.removeprefix("reward."): frame[name].tolist() for name in frame if name.startswith("reward.")
+            name.removeprefix("reward."): shortest(frame[name])
+            for name in frame
+            if name.startswith("reward.")
         },
         phases=times.phases,
         cpu_phases=times.cpu_phases,
@@ -85,7 +87,25 @@ def epoch_event(
         skipped_steps=frame["amp.skipped_steps"].tolist() if "amp.skipped_steps" in frame else [],
         action=actions,
         **_choices(decision),
+        **_judgement(decision),
     )
+
+
+def _float32(values: NDArray[np.float64], absent: NDArray[np.bool_]) -> list[Any]:
+    """Nested lists of what a device measured in float32, with None where `absent` is true."""
+    return nullable(values.astype(np.float32), absent)
+
+
+def _judgement(decision: HostFrame) -> dict[str, Any]:
+    """Probabilities and values of the network; empty where a rule decided, or a checkpoint lacks them."""
+    if "policy.value" not in decision:
+        return {}
+    likelihood = decision["policy.likelihood"]
+    return {
+        "probability": shortest(likelihood[:, 0]),
+        "op_probability": shortest(likelihood[:, 1:]),
+        "value": shortest(decision["policy.value"]),
+    }
 
 
 def _choices(decision: HostFrame) -> dict[str, Any]:
@@ -190,7 +210,7 @@ def round_event(
         seeds: what the seeds of the round have done.
     """
     accuracy, parameters = outcome["val_accuracy"], outcome["parameters"]
-    episode_return = episodes.total_return
+    episode_return, final = episodes.total_return, shortest(accuracy)
     p10, p50, p90 = np.percentile(episode_return, (10, 50, 90)).tolist()
     return RoundFinished(
         seconds=times.seconds,
@@ -200,12 +220,12 @@ def round_event(
         return_p50=p50,
         return_p90=p90,
         accuracy_mean=float(accuracy.mean()),
-        accuracy_best=float(accuracy.max()),
+        accuracy_best=final[int(accuracy.argmax())],
         best_env=int(accuracy.argmax()),
         test_accuracy_mean=None if test_accuracy is None else float(test_accuracy.mean()),
         test_accuracy_best=None if test_accuracy is None else float(test_accuracy.max()),
         parameters_mean=float(parameters.mean()),
-        final_accuracy=accuracy.tolist(),
+        final_accuracy=final,
         final_return=episode_return.tolist(),
         phases=times.phases,
         reward_components=episodes.mean_components(),

@@ -67,6 +67,13 @@ class EpochFinished:
     """Ids of the actions that the policy chose for this epoch; `seed.stage` and `seed.gate` refer to them."""
     heads: dict[str, list[int | None]] = field(default_factory=dict)
     """What each head of the policy chose, by the names of `RunStarted.heads`; null where it has no effect."""
+    probability: list[float] = field(default_factory=list)
+    """Of the whole action, all heads together: exp of the log-probability that PPO learns by. Empty where a
+    rule decides in place of the network."""
+    op_probability: list[list[float]] = field(default_factory=list)
+    """N x ops, in the order of `RunStarted.ops`; 0 where it is legal in no slot. Empty likewise."""
+    value: list[float] = field(default_factory=list)
+    """The critic's estimate before the epoch of the discounted rewards to come; empty likewise."""
     executed: list[bool] = field(default_factory=list)
     """Whether the gates let the action through."""
     gates_asked: list[list[int]] = field(default_factory=list)

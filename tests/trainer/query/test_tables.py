@@ -176,6 +176,9 @@ def test_proposal_gate_effect_and_outcome_join_by_ids(tmp_path: Path) -> None:
             heads=choices(op=1, slot=1, blueprint=1, style=2, tempo=0),
             gates_asked=[[4, 0], [2, 1]],
             gates_passed=[[0, 0], [2, 1]],
+            probability=[1.0, 0.2],
+            op_probability=[[1.0, 0.0, 0.0], [0.125, 0.5, 0.375]],
+            value=[-0.5, 0.25],
         ),
         stage(at(1, 1, 1), "r0c1", "GERMINATED", "PRUNED", by="operator", seed="r1e0n1s1"),
         epoch(1, 2, gates_asked=[[4, 0], [0, 0]], gates_passed=[[4, 0], [0, 0]]),
@@ -195,7 +198,13 @@ def test_proposal_gate_effect_and_outcome_join_by_ids(tmp_path: Path) -> None:
         ("GERMINATE", "attention", "GATE", 3, None, "G0", True, "GERMINATED", "PRUNED")
     ]
     assert ask(db, "SELECT to_stage, actor FROM stages") == [("GERMINATED", "policy"), ("PRUNED", "operator")]
-    assert ask(db, "SELECT count(*) FROM decisions WHERE action IS NULL") == [(4,)], "of an older journal"
+    judged = "SELECT op, probability, value, alternative, alternative_probability FROM decisions"
+    assert ask(db, f"{judged} WHERE action IS NOT NULL ORDER BY env") == [
+        ("WAIT", 1.0, -0.5, None, None),
+        ("GERMINATE", 0.2, 0.25, "PRUNE", 0.375),
+    ]
+    older = ask(db, f"{judged} WHERE action IS NULL")
+    assert [row[1:] for row in older] == [(None, None, None, None)] * 4, "of an older journal"
 
 
 def test_what_an_operator_caused_joins_the_command(tmp_path: Path) -> None:

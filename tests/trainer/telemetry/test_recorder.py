@@ -256,7 +256,8 @@ def test_each_level_publishes_what_it_says(level: Any) -> None:
         assert (epoch.seed_grad_ratio[0][0] is not None) == measured
         if measured:
             assert epoch.seed_grad_ratio[0][1] is None
-            assert epoch.seed_grad_ratio[0][0] == epoch.seed_grad_norm[0][0] / epoch.host_grad_norm[0]
+            ratio = epoch.seed_grad_norm[0][0] / epoch.host_grad_norm[0]
+            assert epoch.seed_grad_ratio[0][0] == pytest.approx(ratio)
 
 
 def test_trouble_is_told_even_when_telemetry_is_off() -> None:
