@@ -2,7 +2,7 @@
 
 A host has failed where
     nan         its training or validation loss is not finite: at once;
-    lobotomy    its training loss is back at ln(perplexity) after it had been well below: at once;
+    collapse    its training loss is back at ln(perplexity) after it had been well below: at once;
     divergence  its training loss is above mean + 6 sigma and 3 x mean of the episode, 3 epochs in a row.
 The options `governor.*` have these limits; the numbers here are their defaults.
 
@@ -38,7 +38,7 @@ class RollbackReason(IntEnum):
 
     NO = 0
     NAN = 1
-    LOBOTOMY = 2
+    COLLAPSE = 2
     DIVERGENCE = 3
 
 
@@ -134,7 +134,7 @@ class Governor:
             RollbackReason.DIVERGENCE,
             torch.zeros_like(s["streak"]),
         )
-        reason = torch.where(forgotten, RollbackReason.LOBOTOMY, reason)
+        reason = torch.where(forgotten, RollbackReason.COLLAPSE, reason)
         reason = torch.where(finite, reason, RollbackReason.NAN)
         failed = reason > 0
         restored = s["kept"].clone()

@@ -431,14 +431,11 @@ class _Stories:
         if story is None or story.end_stage in ("PRUNED", "DORMANT", "EMBARGOED", "RESETTING"):
             self._waiting.append(event)
             return
-        failed = tuple(check for check, passed in data.checks.items() if not passed)
-        if not data.passed and not failed:
-            failed = ("refused",)
         last = story.gates[-1] if story.gates else None
-        if last is not None and (last.gate, last.failed) == (data.gate, failed):
+        if last is not None and (last.gate, last.failed) == (data.gate, data.failed):
             story.gates[-1] = last._replace(times=last.times + 1)
         else:
-            story.gates.append(GateStep(data.gate, event.ctx.epoch, event.ts, failed, 1))
+            story.gates.append(GateStep(data.gate, event.ctx.epoch, event.ts, data.failed, 1))
 
 
 def _newest_end(story: SeedStory) -> tuple[int, bool, int, int]:

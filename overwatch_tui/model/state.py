@@ -41,8 +41,8 @@ class GateResult:
     """A seed's newest gate."""
 
     gate: str
-    passed: bool
-    checks: dict[str, bool]
+    failed: tuple[str, ...]
+    """Checks that failed; none where it let the seed through."""
 
 
 @dataclass
@@ -402,7 +402,7 @@ def _gate(state: State, event: Event) -> None:
     state.stories.note(event)
     if event.ctx.env is not None:
         data: ev.SeedGate = event.data
-        state.gates[event.ctx.env, data.slot] = GateResult(data.gate, data.passed, data.checks)
+        state.gates[event.ctx.env, data.slot] = GateResult(data.gate, data.failed)
 
 
 @_on(ev.Anomaly)
@@ -428,7 +428,7 @@ def _anomaly_muted(state: State, event: Event) -> None:
 def _rollback(state: State, event: Event) -> None:
     if event.ctx.env is not None:
         data: ev.GovernorRollback = event.data
-        state.anomalies.fold_rollback(data.reason, ts=event.ts, env=event.ctx.env)
+        state.anomalies.fold_rollback(data.cause, ts=event.ts, env=event.ctx.env)
 
 
 @_on(ev.TelemetryLevel)

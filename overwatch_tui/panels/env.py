@@ -16,11 +16,14 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_count,
     format_number,
     format_percent,
+    format_share,
 )
+from esper_overwatch.overwatch_tui.render.gate_words import gate_verdict
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside, width_of
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import Series
 from esper_overwatch.overwatch_tui.render.seed_row import (
+    MIN_BAR_WIDTH,
     contribution_style,
     seed_cells,
     seed_header,
@@ -58,6 +61,7 @@ def env_lines(inputs: PanelInputs, env: int, width: int, height: int) -> list[Li
     found = env_row(inputs.state, env, inputs.glyphs)
     lines = [
         _headline(inputs, found, width),
+        _decision(inputs, found, width),
         *host_lines(inputs, env, width),
         EMPTY,
         *_seed_lines(inputs, env, width),
@@ -83,13 +87,29 @@ def _headline(inputs: PanelInputs, found: EnvRow, width: int) -> Line:
     row.put(f"  acc {format_percent(found.accuracy)} (best {format_percent(found.best)})", "bold")
     row.put(f"  loss {format_number(at_or_none(epoch.val_loss, found.env) if epoch else None, '.3f')}")
     row.put(f"  return {format_number(found.total, '+.2f')}  params {format_count(parameters)}")
-    row.put(f"  last {found.action}", "dim")
     return row.put(f"  {found.trouble}", found.severity or "").line(width)
+
+
+def _decision(inputs: PanelInputs, found: EnvRow, width: int) -> Line:
+    """`decided PRUNE r0c1, p .34, value +.61; else WAIT .41`: probabilities where a network decided."""
+    state, env, epoch = inputs.state, found.env, inputs.state.epoch
+    row = Row().put(" decided ", "dim").put(found.action)
+    probability = at_or_none(epoch.probability, env) if epoch else None
+    if epoch is None or probability is None:
+        return row.line(width)
+    row.put(f", p {format_share(probability)}, value {format_share(at_or_none(epoch.value, env), '+')}")
+    shares = enumerate(at_or_none(epoch.op_probability, env) or [])
+    others = [(share, op) for op, share in shares if share > 0 and op != at_or_none(epoch.op, env)]
+    if others:
+        share, op = max(others)
+        row.put(f"; else {state.op_name(op)} {format_share(share)}", "dim")
+    return row.line(width)
 
 
 def _seed_lines(inputs: PanelInputs, env: int, width: int) -> list[Line]:
     """A header and one line per slot."""
-    bar = min(16, width - 74)
+    bar = min(16, width - 76)
+    explains = width >= 72 if bar < MIN_BAR_WIDTH else bar == 16
     lines = [Row().put(" SLOT ", "dim").add(seed_header(bar, drift_width=6)).line(width)]
     epoch = inputs.state.epoch
     stages = at_or_none(epoch.stage, env) if epoch else None
@@ -101,22 +121,21 @@ def _seed_lines(inputs: PanelInputs, env: int, width: int) -> list[Line]:
         if seed.stage == "DORMANT":
             row.put("--         ", "faint").put("dormant", "faint")
         else:
-            row.add(seed_cells(seed, bar, 5, inputs.glyphs))
+            row.add(seed_cells(seed, bar, 5, inputs.glyphs, explains=explains))
         lines.append(row.line(width))
     return lines
 
 
 def _gates(inputs: PanelInputs, env: int, width: int) -> list[Line]:
-    """Checks that each seed's last gate passed and failed."""
+    """The last gate of each seed, and what it said."""
     lines = []
     for slot in inputs.state.slots:
         gate = inputs.state.gates.get((env, slot))
         if gate is None:
             continue
-        row = Row().put(f" {slot} {gate.gate} ", "dim")
-        for check, passed in gate.checks.items():
-            row.put(f" {check} ", "").put("yes" if passed else "NO", "ok" if passed else "info")
-        lines.append(row.line(width))
+        verdict, why, style = gate_verdict(gate.failed)
+        row = Row().put(f" {slot} {gate.gate} ", "dim").put(verdict, style)
+        lines.append(row.put(f": {why}" if why else "", style).line(width))
     return lines
 
 

@@ -14,6 +14,7 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_number,
     format_points,
 )
+from esper_overwatch.overwatch_tui.render.gate_words import gate_verdict
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside
 from esper_overwatch.overwatch_tui.render.panel import PanelInputs
 from esper_overwatch.overwatch_tui.render.plot import Series, TimeAxis, chart, sparkline
@@ -121,10 +122,8 @@ def _gates(story: SeedStory) -> list[Line]:
 
 def _gate(step: GateStep) -> Line:
     row = Row().put(f" {step.gate}", "", 7).put(f"e{step.epoch}", "", 5, ">").put(" ")
-    if step.failed:
-        row.put("failed: ", "info").put(", ".join(step.failed), "bold")
-    else:
-        row.put("passed", "ok")
+    verdict, why, style = gate_verdict(step.failed)
+    row.put(f"{verdict}: {why}" if why else verdict, style)
     return tuple(row.put(f"  {step.times} times" if step.times > 1 else "", "dim").spans)
 
 

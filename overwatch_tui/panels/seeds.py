@@ -8,9 +8,11 @@ from functools import partial
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.model.scoreboard import BlueprintTally
-from esper_overwatch.overwatch_tui.model.seed_stories import SeedKey, SeedStory
+from esper_overwatch.overwatch_tui.model.seed_stories import GateStep, SeedKey, SeedStory
+from esper_overwatch.overwatch_tui.model.state import GateResult
 from esper_overwatch.overwatch_tui.render.env_rows import SEED_STAGES, stage_counts
 from esper_overwatch.overwatch_tui.render.format import format_number, format_points
+from esper_overwatch.overwatch_tui.render.gate_words import gate_verdict
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import gauge
@@ -46,8 +48,13 @@ def _fields_of(inputs: PanelInputs, env: int, slot: int) -> dict[str, FieldValue
         "grad": seed.grad_norm,
         "health": seed.health,
         "drift": seed.drift,
-        "gate": "" if seed.gate is None else f"{seed.gate.gate} {'ok' if seed.gate.passed else 'no'}",
+        "gate": "" if seed.gate is None else _gate_field(seed.gate),
     }
+
+
+def _gate_field(gate: GateResult | GateStep) -> str:
+    verdict, why, _ = gate_verdict(gate.failed)
+    return f"{gate.gate} {verdict}" + (f": {why}" if why else "")
 
 
 def title(inputs: PanelInputs) -> str:
@@ -89,7 +96,7 @@ def _fields_of_ended(story: SeedStory) -> dict[str, FieldValue]:
         "st": f"{story.outcome} {story.end_stage}",
         "ep": story.epochs,
         "contrib": None if story.contribution is None else 100 * story.contribution,
-        "gate": " ".join(f"{gate.gate} {' '.join(gate.failed) or 'ok'}" for gate in story.gates[-1:]),
+        "gate": " ".join(map(_gate_field, story.gates[-1:])),
     }
 
 
@@ -171,7 +178,8 @@ def _ended_line(inputs: PanelInputs, story: SeedStory, width: int, *, selected: 
     row.put(format_points(story.contribution), contribution_style(story.contribution), 8, ">")
     failed = next((gate for gate in reversed(story.gates) if gate.failed), None)
     if failed is not None:
-        row.put(f" {failed.gate} {','.join(failed.failed)}", "info")
+        verdict, why, style = gate_verdict(failed.failed)
+        row.put(f" {failed.gate} {verdict}: {why}", style)
     return row.line(width, selected=selected)
 
 
@@ -179,7 +187,7 @@ def _line(inputs: PanelInputs, key: tuple[int, int], bar: int, width: int, *, se
     env, slot = key
     seed = seed_row(inputs.state, env, slot)
     row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(f" {env:02d}", "bold", 5)
-    row.put(seed.slot, "", 5).add(seed_cells(seed, bar, 6, inputs.glyphs, name_checks=bar > MIN_BAR_WIDTH))
+    row.put(seed.slot, "", 5).add(seed_cells(seed, bar, 6, inputs.glyphs, explains=bar > MIN_BAR_WIDTH))
     return row.line(width, selected=selected)
 
 

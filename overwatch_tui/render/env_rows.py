@@ -138,7 +138,7 @@ def _trouble(records: Sequence[AnomalyRecord], source: str, glyphs: Glyphs) -> s
         return ""
     record = records[0]
     if record.reason:
-        return f"{record.kind} {record.reason}"
+        return record.reason
     where = record.source[len(source) + 1 :]
     words = [record.short_kind, where, f"{glyphs.times}{record.count}" if record.count > 1 else ""]
     return " ".join(w for w in words if w)

@@ -52,7 +52,7 @@ def _training_text(data: Any) -> str | None:
                 f"{100 * data.accuracy_best:.1f} env{data.best_env:02d}  {format_duration(data.seconds)}"
             )
         case ev.GovernorRollback():
-            return f"rollback: {data.reason}, loss {data.loss:.3g}, back to epoch {data.restored_epoch}"
+            return f"rollback: {data.cause}, loss {data.loss:.3g}, back to epoch {data.restored_epoch}"
         case ev.GovernorVeto():
             return f"veto: {' '.join(data.ops)} {data.slot}, {data.reason}"
     return None

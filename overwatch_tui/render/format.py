@@ -30,6 +30,14 @@ def format_number(value: float | None, form: str = ".2f") -> str:
     return NOT_MEASURED if value is None else format(value, form)
 
 
+def format_share(value: float | None, sign: str = "") -> str:
+    """A number around 1 without its leading zero: `.34`, with `sign` "+" `+.61`; tiny ones as `3e-04`."""
+    if value is None:
+        return NOT_MEASURED
+    text = f"{value:{sign}{'.0e' if 0 < abs(value) < 0.005 else '.2f'}}"
+    return text.replace("0.", ".", 1) if abs(value) < 1 else text
+
+
 def format_percent(share: float | None) -> str:
     """A share of 1 in percent, without the sign: `71.4`."""
     return NOT_MEASURED if share is None else f"{100 * share:.1f}"

@@ -10,6 +10,7 @@ from esper_overwatch.overwatch_tui.model.state import GateResult, State
 
 from .env_rows import SEED_STAGES
 from .format import format_compact, format_number, format_points, short_stage_name
+from .gate_words import gate_verdict
 from .lines import Line, Row
 from .plot import gauge
 from .theme import Glyphs, severity_mark
@@ -69,18 +70,18 @@ def seed_row(state: State, env: int, slot: int) -> SeedRow:
 def seed_header(bar: int, drift_width: int) -> Line:
     """The titles over `seed_cells`; too few columns for the gauge ask for the short form."""
     if bar < MIN_BAR_WIDTH:
-        return (("BLUEPRINT  STAGE  EP ALPHA CONTRIB  GRAD DRIFT  GATE", "dim"),)
+        return (("BLUEPRINT  STAGE  EP ALPHA  CONTR  GRAD DRIFT GATE", "dim"),)
     row = Row().put("BLUEPRINT  STAGE      EP ALPHA ", "dim").put("", "", bar)
     return tuple(row.put(f" CONTRIB   GRAD HEALTH{'DRIFT':>{drift_width}}  GATE", "dim").spans)
 
 
-def seed_cells(seed: SeedRow, bar: int, digits: int, glyphs: Glyphs, *, name_checks: bool = False) -> Line:
+def seed_cells(seed: SeedRow, bar: int, digits: int, glyphs: Glyphs, *, explains: bool = False) -> Line:
     """Blueprint, stage, alpha, contribution, gradient, drift and the newest gate of a seed.
 
     Args:
         bar: columns of the gauge; too few for one ask for the short form.
         digits: columns that a gradient norm or a drift in fixed point may take.
-        name_checks: write the checks that a gate failed in place of `no`.
+        explains: write why a gate did not let the seed through.
     """
     short = bar < MIN_BAR_WIDTH
     style = seed.stage.lower()
@@ -89,7 +90,7 @@ def seed_cells(seed: SeedRow, bar: int, digits: int, glyphs: Glyphs, *, name_che
     row.put(format_number(seed.epochs, "d"), "dim", 3, ">").put(format_number(seed.alpha), "", 6, ">")
     if not short:
         row.put(" ").add(gauge(seed.alpha, bar, glyphs, style))
-    row.put(format_points(seed.contribution), contribution_style(seed.contribution), 8, ">")
+    row.put(format_points(seed.contribution), contribution_style(seed.contribution), 7 if short else 8, ">")
     row.put(format_compact(seed.grad_norm, digits), "", 6 if short else 7, ">")
     if not short:
         row.put(format_number(seed.health), seed.health_severity or "dim", 7, ">")
@@ -97,9 +98,11 @@ def seed_cells(seed: SeedRow, bar: int, digits: int, glyphs: Glyphs, *, name_che
     row.put(severity_mark(seed.drift_severity), seed.drift_severity or "")
     gate = seed.gate
     if gate is not None:
-        failed = ",".join(check for check, passed in gate.checks.items() if not passed)
-        result = "ok" if gate.passed else failed if name_checks else "no"
-        row.put(f" {gate.gate} {result}", "ok" if gate.passed else "info")
+        verdict, why, style = gate_verdict(gate.failed)
+        row.put("" if short else " ").put(f"{gate.gate} ", style)
+        row.put(verdict if explains else verdict[:4], style).put(
+            f": {why}" if why and explains else "", style
+        )
     return tuple(row.spans)
 
 

@@ -136,7 +136,7 @@ def test_rollback_calls_off_a_fade_out() -> None:
     trainer, frames = play(prune, DEPENDENT)
     ill = np.stack([f["governor.ill"] for f in frames if "governor.ill" in f])
     struck = fading + 3
-    assert (ill[struck] == RollbackReason.LOBOTOMY).all()
+    assert (ill[struck] == RollbackReason.COLLAPSE).all()
     assert ill.astype(bool).sum(0).tolist() == [1, 1]
     table = trainer.table
     assert not table.pruning.any()
@@ -209,14 +209,14 @@ def governor() -> Governor:
     return made
 
 
-def test_lobotomy_needs_something_to_forget(governor: Governor) -> None:
+def test_collapse_needs_something_to_forget(governor: Governor) -> None:
     population = governor._population
     losses = [[2.30, 2.30, 1.0, 0.5], [2.30, 1.0, 2.0, 2.25], [2.31, 2.29, 1.9, 0.5]]
     seen = [
         governor.roll_back_failed(measurements(population, loss), epoch)["governor.ill"].tolist()
         for epoch, loss in enumerate(losses, 1)
     ]
-    assert seen == [[0, 0, 0, 0], [0, 0, 0, RollbackReason.LOBOTOMY], [0, RollbackReason.LOBOTOMY, 0, 0]]
+    assert seen == [[0, 0, 0, 0], [0, 0, 0, RollbackReason.COLLAPSE], [0, RollbackReason.COLLAPSE, 0, 0]]
 
 
 def test_divergence_takes_three_in_a_row(governor: Governor) -> None:

@@ -79,7 +79,7 @@ def test_what_would_undo_a_host_is_not_executed() -> None:
         for some in (frames, frames_allowed)
     )
     assert ill == [0, 0]
-    assert ill_allowed[0] == RollbackReason.LOBOTOMY
+    assert ill_allowed[0] == RollbackReason.COLLAPSE
     told = [
         list(veto_events(b, a, ("r0c0", "r0c1"))) for a, b in zip([{}, *decisions], decisions, strict=False)
     ]

@@ -48,6 +48,8 @@ class RollbackRecord(Struct, kw_only=True, frozen=True):
     round: int
     epoch: int
     reason: str
+    cause: str
+    """The reason in words."""
     loss: float
 
 
@@ -138,6 +140,7 @@ def _rollback(event: Event, data: GovernorRollback) -> RollbackRecord:
         round=ctx.round,
         epoch=ctx.epoch,
         reason=data.reason,
+        cause=data.cause,
         loss=data.loss,
     )
 

@@ -32,7 +32,7 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
         r = found.last_rollback
         lines.append(
             f"rollbacks: {found.rollbacks}, the last of env{r.env:02d} in round {r.round}, epoch {r.epoch} "
-            f"({r.reason}, loss {r.loss:.3g})"
+            f"({r.cause}, loss {r.loss:.3g})"
         )
     if found.bundle is not None:
         lines.append(f"post-mortem: {found.bundle}")

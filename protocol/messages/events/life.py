@@ -248,6 +248,12 @@ class SeedGate:
     command: str | None = None
     """Id of the operator's command that needed to pass."""
 
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The checks that failed; `refused` where it names none and yet let nothing through."""
+        found = tuple(check for check, passed in self.checks.items() if not passed)
+        return found or (() if self.passed else ("refused",))
+
 
 @event("anomaly", "life", keep=1, key=("source", "kind"))
 @dataclass(kw_only=True)
@@ -277,9 +283,23 @@ class GovernorRollback:
     """A sick host was put back to its last good snapshot."""
 
     reason: str
+    """`nan`, `collapse` (up to 0.2.0 `lobotomy`) or `divergence`."""
     loss: float
     restored_epoch: int
     penalty: float
+
+    @property
+    def cause(self) -> str:
+        """The reason in words, wherever a person reads it."""
+        return _ROLLBACK_CAUSES.get(self.reason, self.reason)
+
+
+_ROLLBACK_CAUSES = {
+    "nan": "loss not finite",
+    "collapse": "collapsed to chance",
+    "lobotomy": "collapsed to chance",
+    "divergence": "loss diverged",
+}
 
 
 @event("governor.veto", "life", keep=1, key=("env", "slot"))

@@ -118,7 +118,7 @@ def test_env_rows_name_trouble_and_cause() -> None:
     }
     assert by_env[7].drift_severity == "critical"
     assert by_env[13].gradient is None
-    assert by_env[13].trouble == "rollback nan"
+    assert by_env[13].trouble == "loss not finite"
     assert by_env[0].severity is None
 
 

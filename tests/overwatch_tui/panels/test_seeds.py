@@ -59,7 +59,7 @@ def test_life_names_birth_stages_failed_checks_and_cost() -> None:
         assert f"born    in epoch {story.born_epoch} by policy" in text
         assert "cost    " in text
         assert "% of the host's" in text
-        assert "failed: min_epochs" in text
+        assert "waits: epochs" in text
         assert "alpha" in text
 
 

@@ -16,6 +16,7 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_number,
     format_percent,
     format_points,
+    format_share,
     short_stage_name,
 )
 from esper_overwatch.overwatch_tui.render.link_text import link_text
@@ -31,7 +32,26 @@ FORMATS: list[Callable[[float | None], str]] = [
     format_percent,
     format_points,
     lambda value: format_compact(value, 6),
+    format_share,
 ]
+
+
+@pytest.mark.parametrize(
+    ("value", "sign", "text"),
+    [
+        (0.344, "", ".34"),
+        (1.0, "", "1.00"),
+        (0.0, "", ".00"),
+        (0.999, "", "1.00"),
+        (3e-4, "", "3e-04"),
+        (0.61, "+", "+.61"),
+        (-0.1, "+", "-.10"),
+        (-12.0, "+", "-12.00"),
+        (10.5, "", "10.50"),
+    ],
+)
+def test_share_has_no_leading_zero(value: float, sign: str, text: str) -> None:
+    assert format_share(value, sign) == text
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -205,7 +205,7 @@ def test_the_last_rollback_of_the_last_boot(tmp_path: Path) -> None:
     write_run(tmp_path, "r", [started("b0"), rollback(0), *PLAYED, rollback(0), rollback(1)]).release()
     found, text = look(tmp_path)
     assert found.rollbacks == 2
-    assert "the last of env01 in round 1, epoch 2 (nan, loss nan)" in text
+    assert "the last of env01 in round 1, epoch 2 (loss not finite, loss nan)" in text
 
 
 def test_where_the_wire_died_the_bundle_has_the_last_word(tmp_path: Path) -> None:
