@@ -44,7 +44,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"version", "errors"},
         {"extras"},
         {"messages"},
-        {"codec"},
+        {"codec", "machine"},
         {"storage"},
         {"journal"},
         {"runs"},
@@ -105,6 +105,7 @@ KNOWN_TO_TRAINING = {
     "protocol.messages.vocabulary",
     "protocol.messages.thresholds",
     "protocol.errors",
+    "protocol.machine.cgroup",
     "protocol.storage.folders",
     "protocol.storage.lock",
 }

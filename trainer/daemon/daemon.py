@@ -63,9 +63,9 @@ from esper_overwatch.trainer.policy.ppo import PolicyDiverged
 from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
 from esper_overwatch.trainer.ranks.rank_zero import RankZero
 from esper_overwatch.trainer.ranks.worker import run_worker
+from esper_overwatch.trainer.telemetry.allocator import sample_device
 from esper_overwatch.trainer.telemetry.collection.plan import CollectionPlan
 from esper_overwatch.trainer.telemetry.recorder import Recorder, RunShape
-from esper_overwatch.trainer.telemetry.system import SystemSampler
 
 from . import postmortem
 from .background import is_detached, report_ready
@@ -220,7 +220,7 @@ class Daemon:
             self.control, self.checkpoints, emitter, self.server.flush, run.find_displacement
         )
         self.commands = CommandRunner(self.control, self.server, self.saver, self.plan, run.traces)
-        self.sampler = SystemSampler(run.path, device, self.recorder.record_sample)
+        self.sampler = sample_device(run.path, device, self.recorder.record_sample)
         self.hooks = Rank0Hooks(
             config,
             self.trainer,

@@ -36,9 +36,9 @@ import torch
 from esper_overwatch.protocol.codec.json_lines import encode_event
 from esper_overwatch.protocol.errors import first_line
 from esper_overwatch.protocol.journal.reader import newest_lines
+from esper_overwatch.protocol.machine.cgroup import granted_cores, memory
 from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.version import __version__
-from esper_overwatch.trainer.compute.cgroup import granted_cores, memory
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.doctor.bundle import PostmortemReport, list_bundles

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from esper_overwatch.protocol.errors import FolderError, KeysUnusable, first_line
 from esper_overwatch.protocol.extras import install_command
+from esper_overwatch.protocol.machine.cgroup import count_cores, cpu_quota, memory
 from esper_overwatch.protocol.server.faults import Faults
 from esper_overwatch.protocol.server.tcp_listener import TcpListener
 from esper_overwatch.protocol.storage.folders import (
@@ -36,7 +37,6 @@ from esper_overwatch.protocol.storage.folders import (
     socket_folder,
 )
 from esper_overwatch.protocol.storage.keys import AllowList, read_secret
-from esper_overwatch.trainer.compute.cgroup import count_cores, cpu_quota, memory
 
 Status = Literal["ok", "warn", "FAIL"]
 GIB = 1 << 30

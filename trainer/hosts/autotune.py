@@ -22,8 +22,8 @@ import torch
 from msgspec import structs
 
 from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.machine.cgroup import count_cores
 from esper_overwatch.trainer.compute import native_convolution
-from esper_overwatch.trainer.compute.cgroup import count_cores
 from esper_overwatch.trainer.compute.compiler import Compiler
 from esper_overwatch.trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphs
 from esper_overwatch.trainer.compute.device import is_out_of_memory, return_freed_memory

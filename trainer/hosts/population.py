@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from esper_overwatch.protocol.machine.cgroup import count_cores
 from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
 from esper_overwatch.trainer.compute import rng
-from esper_overwatch.trainer.compute.cgroup import count_cores
 from esper_overwatch.trainer.compute.compiler import Compiler
 from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
 from esper_overwatch.trainer.compute.device import is_known_empty

@@ -31,8 +31,8 @@ from esper_overwatch.trainer.data.registry import load_task
 from esper_overwatch.trainer.episode_table import PolicyEvaluation
 from esper_overwatch.trainer.hooks import Learned, StopRun
 from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.telemetry.allocator import sample_device
 from esper_overwatch.trainer.telemetry.log_lines import log_line
-from esper_overwatch.trainer.telemetry.system import SystemSampler
 from esper_overwatch.trainer.telemetry.timer import PhaseTimer
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
@@ -96,7 +96,7 @@ class Worker:
         logging.getLogger().setLevel(logging.INFO)
         logging.getLogger().addHandler(self._logs)
         self._samples: list[SystemSample] = []
-        self._sampler = SystemSampler(esper_home(), device, self._samples.append)
+        self._sampler = sample_device(esper_home(), device, self._samples.append)
         self._sampler.start()
 
     def close(self) -> None:

@@ -214,11 +214,12 @@ class Drift:
 @event("system", "metric", keep=60, key=("rank",))
 @dataclass(kw_only=True)
 class SystemSample:
-    """The machine, once a second."""
+    """The run's process and its machine, once a second, of a published run each five."""
 
     cpu_percent: float
-    """Of one core, this process."""
+    """Of the process: 100 is one core, and there are `cores`."""
     rss: int
+    """Bytes that the process has in memory."""
     memory_total: int
     """Bytes that there are for the process: of the machine, or of control groups that grant less."""
     memory_used: int
@@ -228,6 +229,7 @@ class SystemSample:
     cores: int
     """Cores that the process may keep busy, of a control group's quota rounded up."""
     disk_free: int
+    """Bytes on the disk of the run's folder."""
     gpu_percent: float | None = None
     gpu_memory: int | None = None
     gpu_memory_total: int | None = None
@@ -238,6 +240,9 @@ class SystemSample:
     """Bytes that the allocator holds for them: those allocated, and those that it can give out again."""
     gpu_fragmentation: float | None = None
     """Share of those reserved that is free in pieces of split blocks, which cannot be given back."""
+    machine_cpu_percent: float | None = None
+    """Of all processes: 100 is every core of the machine."""
+    machine_cores: int | None = None
 
 
 @event("layers", "trace", keep=4)

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from esper_overwatch.trainer.compute.cgroup import cpu_quota, granted_cores, memory
+from esper_overwatch.protocol.machine.cgroup import cpu_quota, granted_cores, memory
 
 MIB = 2**20
 

@@ -1,4 +1,4 @@
-"""Samples of the machine, once a second, from a thread."""
+"""Samples of the machine, once a second or less often, from a thread."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import torch
 
 from esper_overwatch.protocol.messages.events import SystemSample
-from esper_overwatch.trainer.compute.cgroup import granted_cores, memory
 
-from .nvml import NvidiaGPU
+from .cgroup import granted_cores, memory
+from .nvidia import NvidiaGPU
 
 logger = logging.getLogger(__name__)
+
+FIRST_SECONDS = 1.0
+"""Before the first sample, however long the interval is."""
 
 
 class SystemSampler:
@@ -26,23 +28,28 @@ class SystemSampler:
         folder: the run's; the free space of its disk is sampled.
         publish: takes each sample, on the sampler's thread.
         interval: seconds between samples.
+        find_gpu: finds the GPU that the process computes on; called once, on the sampler's thread.
+        complete: puts in what only the caller can measure.
     """
 
     def __init__(
         self,
         folder: Path,
-        device: torch.device,
         publish: Callable[[SystemSample], None],
         *,
         interval: float = 1.0,
+        find_gpu: Callable[[], NvidiaGPU | None] = NvidiaGPU.find_visible,
+        complete: Callable[[SystemSample], None] = lambda _sample: None,
     ) -> None:
         self._folder = folder
-        self._device = device
         self._publish = publish
         self._interval = interval
+        self._find_gpu, self._complete = find_gpu, complete
         self._process = psutil.Process()
         self._process.cpu_percent()  # the first call only sets the mark
-        self._gpu = NvidiaGPU.find(device)
+        self._machine = _MachineClock()
+        self._gpu: NvidiaGPU | None = None
+        self._has_looked = False
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system-sampler", daemon=True)
 
@@ -62,6 +69,9 @@ class SystemSampler:
             OSError: the run's folder is gone.
             psutil.Error: the kernel refuses.
         """
+        if not self._has_looked:
+            self._has_looked = True
+            self._gpu = self._find_gpu()
         total, used = memory()
         sample = SystemSample(
             cpu_percent=self._process.cpu_percent(),
@@ -71,39 +81,48 @@ class SystemSampler:
             load1=os.getloadavg()[0],
             cores=granted_cores(),
             disk_free=psutil.disk_usage(str(self._folder)).free,
+            machine_cpu_percent=self._machine.busy_percent(),
+            machine_cores=os.cpu_count(),
         )
         if self._gpu is not None:
             self._gpu.fill(sample)
-        fill_allocator(sample, self._device)
+        self._complete(sample)
         return sample
 
     def _run(self) -> None:
         failing = False
-        while not self._closed.wait(self._interval):
+        wait = min(FIRST_SECONDS, self._interval)
+        while not self._closed.wait(wait):
+            wait = self._interval
             try:
                 sample = self.sample()
             except (OSError, psutil.Error) as error:
                 if not failing:
-                    logger.warning("the machine cannot be sampled: %s; trying again each second", error)
+                    logger.warning("the machine cannot be sampled: %s; trying again", error)
                 failing = True
                 continue
             failing = False
             self._publish(sample)
 
 
-def fill_allocator(sample: SystemSample, device: torch.device) -> None:
-    """Put the allocator's figures into a sample; nothing on a CPU.
+class _MachineClock:
+    """Time that all cores together have worked; `psutil.cpu_percent` keeps one mark for the whole process."""
 
-    Reads counters of this process and does not wait for the device. The device's total is filled in where
-    NVML is not there to give it.
-    """
-    if device.type != "cuda":
-        return
-    statistics = torch.cuda.memory_stats(device)
-    reserved = statistics.get("reserved_bytes.all.current", 0)
-    sample.gpu_allocated = statistics.get("allocated_bytes.all.current", 0)
-    sample.gpu_reserved = reserved
-    split = statistics.get("inactive_split_bytes.all.current", 0)
-    sample.gpu_fragmentation = split / reserved if reserved else 0.0
-    if sample.gpu_memory_total is None:
-        sample.gpu_memory_total = torch.cuda.get_device_properties(device).total_memory
+    def __init__(self) -> None:
+        self._busy, self._total = _machine_seconds()
+
+    def busy_percent(self) -> float | None:
+        """Share of the time since the last call, of all cores, 0 to 100; None where no time has passed."""
+        busy, total = _machine_seconds()
+        worked, passed = busy - self._busy, total - self._total
+        if passed <= 0:
+            return None
+        self._busy, self._total = busy, total
+        return round(min(100.0, max(0.0, 100 * worked / passed)), 1)
+
+
+def _machine_seconds() -> tuple[float, float]:
+    """(busy, all) seconds of all cores since the machine was started; guests are in `user` already."""
+    times = psutil.cpu_times()._asdict()
+    total = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
+    return total - times["idle"] - times.get("iowait", 0.0), total

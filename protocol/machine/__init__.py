@@ -1,0 +1,4 @@
+"""What is sampled of the machine, for runs of both kinds, and the limits that control groups set a process.
+
+Imports the events it fills in, and psutil; never torch. What is to be sampled of PyTorch the trainer adds.
+"""
