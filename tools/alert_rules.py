@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from esper_overwatch.protocol.messages.anomaly_guide import ANOMALY_GUIDES
 from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
+from esper_overwatch.protocol.server.alarm import ALARMS
 from esper_overwatch.trainer.telemetry.anomalies import CHECKS, AnomalyCheck
 
 PAGE = Path(__file__).parents[1] / "docs" / "prometheus" / "alerts.yml"
@@ -102,10 +104,11 @@ def anomaly_rule(scope: str, kind: str, about: str) -> AlertRule:
 
 
 def anomaly_rules() -> Iterator[AlertRule]:
-    """One for each check that is critical from some value on, and for the journal's."""
+    """One for each check that is critical from some value on, and for what the server raises."""
     for check in CHECKS:
         yield anomaly_rule(check.scope, check.kind, f"{THRESHOLDS[check.threshold].hint} ({_limit(check)})")
-    yield anomaly_rule("telemetry", "journal_write", "the journal cannot be written: free space on its disk")
+    for source, kind in ALARMS:
+        yield anomaly_rule(source, kind, ANOMALY_GUIDES[kind].meaning)
 
 
 def page() -> str:

@@ -10,6 +10,7 @@ of `compactor`. Readers in other processes use `reader`.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -112,6 +113,8 @@ class Journal:
         self.errors = 0
         self.error: str | None = None
         """The disk's current error; None while it takes everything."""
+        self.is_full = False
+        """That error is that there is no room: on the disk, or of the user's share of it."""
         self.lost = 0
         """Events that could not be kept while the disk refused."""
         self._waiting = bytearray()
@@ -140,6 +143,11 @@ class Journal:
     def waiting(self) -> int:
         """Bytes that the disk has not taken yet."""
         return len(self._waiting)
+
+    @property
+    def num_waiting(self) -> int:
+        """Events that the disk has not taken yet; counted line by line."""
+        return self._waiting.count(b"\n")
 
     def append(self, batches: Sequence[Batch]) -> None:
         """Write events in one go; a disk that refuses sets `error` and is asked again each second.
@@ -390,6 +398,7 @@ class Journal:
         if self.error is None:
             logger.error("journal %s: %s; events are kept in memory meanwhile", self.path, error.strerror)
         self.error = error.strerror or str(error)
+        self.is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _open(path: Path) -> int:

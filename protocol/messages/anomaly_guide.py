@@ -99,7 +99,8 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
         ),
     ),
     "stalled": AnomalyGuide(
-        "A host's validation accuracy has not become better for many epochs of this episode.",
+        "A host's validation accuracy has not become better for many epochs of this episode; or a metric "
+        "that a loop has asked to `watch` not for as many steps as it said.",
         (
             "the host has learnt what it can at its size",
             "the learning rate is too low, or its schedule has ended",
@@ -138,9 +139,11 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
         ),
     ),
     "nonfinite": AnomalyGuide(
-        "A loss, the gradient, the KL divergence or the recurrent state of the policy is NaN or infinite.",
-        ("the policy's learning rate is too high", "a reward was not finite"),
+        "A number that a loop logs, or a loss, the gradient, the KL divergence or the recurrent state of the "
+        "policy, is NaN or infinite. Of a loop it is over with three finite values.",
+        ("the learning rate is too high", "fp16 overflowed", "a reward or a sample was not finite"),
         (
+            "a loop of one's own: lower its learning rate, clip its gradients, see the batch of that step",
             "resume from a checkpoint from before it: `esper-daemon start --resume`",
             "lower `ppo.learning_rate` or `ppo.max_grad_norm`",
         ),
@@ -260,8 +263,8 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
     ),
     "journal_write": AnomalyGuide(
         "The disk refuses the journal: events wait in memory, and are lost when that is full.",
-        ("the disk is full", "it has become read-only", "a quota is used up"),
-        ("free space on the disk that holds the run", "limit the journals: `journal.keep_bytes`"),
+        ("the disk has become read-only", "it fails", "a server that it is on is gone"),
+        ("see the kernel's messages: `dmesg`", "check that the disk can be written to"),
     ),
     ROLLBACK: AnomalyGuide(
         "The governor has put a host back to a good epoch: its loss diverged, or it forgot what it knew.",
@@ -271,6 +274,41 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
             "the same env again and again: lower `host.learning_rate`, or set `host.max_grad_norm`",
             "healthy hosts are put back: raise `governor.divergence_sigmas`",
         ),
+    ),
+    "disk_full": AnomalyGuide(
+        "The disk has no room for the journal: events wait in memory, and are lost when that is full.",
+        ("the disk is full", "a quota is used up"),
+        ("free space on the disk that holds the run", "limit the journals: `journal.keep_bytes`"),
+    ),
+    "disk": AnomalyGuide(
+        "The disk that holds the run is filling up: less than 200 MiB and a checkpoint are free, or what the "
+        "next hour takes at the rate of the last minutes. It is critical below 50 MiB.",
+        ("checkpoints or videos that nobody deletes", "another process"),
+        (
+            "free space on the disk that holds the run",
+            "keep fewer checkpoints: `checkpoint.keep`",
+            "limit the journals: `journal.keep_bytes`",
+        ),
+    ),
+    "silent": AnomalyGuide(
+        "The trainer, or a loop that publishes, has shown no sign of life for five times its usual interval, "
+        "at least 5 s, and longer than ever before. It is critical at four times that, from a minute on. "
+        "A trainer shows one each epoch, a loop with all that it logs.",
+        (
+            "it hangs: a data loader, another process or a network that it waits for",
+            "it does something that it does seldom: it validates, saves or compiles",
+            "the machine swaps, or others keep it busy",
+        ),
+        (
+            "see what it waits for: `esper-daemon doctor`, which names the process",
+            "look at the view System (8)",
+            "end it, and go on from its newest checkpoint",
+        ),
+    ),
+    "slow_steps": AnomalyGuide(
+        "Three steps in a row of a loop that publishes took five times as long as is usual for it.",
+        ("another process uses the machine", "the data comes slowly", "memory is swapped"),
+        ("look at the view System (8)", "see whether the loop does more than before at each step"),
     ),
 }
 """By kind, as in `anomaly` events."""

@@ -8,14 +8,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from math import fsum, isfinite
+from math import ceil, fsum, isfinite
 from typing import Any, NamedTuple, TypeAlias
 
 from esper_overwatch.protocol.codec.frames import Frames, encode_batches
 from esper_overwatch.protocol.codec.json_lines import Batch, Encoder
 from esper_overwatch.protocol.journal.writer import Journal
 from esper_overwatch.protocol.messages.events import (
-    Anomaly,
     Context,
     EventSpec,
     JournalRemoved,
@@ -26,6 +25,7 @@ from esper_overwatch.protocol.messages.events import (
 from esper_overwatch.protocol.messages.headers import Window
 from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
 
+from .alarm import Alarm, Finding
 from .emitter import Emitted, Emitter
 from .snapshot import Snapshot
 
@@ -35,6 +35,8 @@ MAX_TICK_EVENTS = 512
 MAX_RING_EVENTS = 20_000
 MAX_RING_BYTES = 32 * 1024 * 1024
 SYNC_SECONDS = 1.0
+MIN_TOLD_BYTES = 64 * 1024
+"""Of events that wait for the disk, before it is told again that their bytes have doubled."""
 
 Observer: TypeAlias = Callable[[EventSpec, Sequence[Emitted]], None]
 """Sees events of one type in their order, in the I/O thread: to be quick, as everything waits for it."""
@@ -179,6 +181,10 @@ class Publisher:
         self._synced = time.monotonic()
         self._drained: list[Emitted] = []
         self._unwritten: list[Batch] = []
+        self._disk_full = Alarm(emitter.emit, "telemetry", "disk_full")
+        self._journal_write = Alarm(emitter.emit, "telemetry", "journal_write")
+        self._told_bytes = 0
+        """That waited when it was last told of a disk that refuses."""
         self._journal_ill_since = 0
         self._journal_lost = 0
 
@@ -274,28 +280,31 @@ class Publisher:
 
     def _report_journal_state(self) -> None:
         """Raise an anomaly while the disk refuses the journal; report what was lost when it is over."""
-        ill = self._journal.error is not None
-        if ill == bool(self._journal_ill_since):
+        journal, now = self._journal, time.time_ns() // 1000
+        if journal.error is None:
+            self._disk_full.follow(None)
+            self._journal_write.follow(None)
+            self._told_bytes = 0
+            lost, self._journal_lost = journal.lost - self._journal_lost, journal.lost
+            if lost:
+                since = self._journal_ill_since
+                self._emitter.emit(TelemetryLost(stream="journal", count=lost, from_ts=since, to_ts=now))
+            self._journal_ill_since = 0
             return
-        now = time.time_ns() // 1000
-        since = self._journal_ill_since or now
-        self._journal_ill_since = now if ill else 0
-        self._emitter.emit(
-            Anomaly(
-                kind="journal_write",
-                source="telemetry",
-                severity="critical",
-                active=ill,
-                value=float(self._journal.waiting),
-                since=since,
-                hint=f"the journal cannot be written ({self._journal.error}): free space on its disk"
-                if ill
-                else "the journal is written again",
-            )
-        )
-        lost, self._journal_lost = self._journal.lost - self._journal_lost, self._journal.lost
-        if lost:
-            self._emitter.emit(TelemetryLost(stream="journal", count=lost, from_ts=since, to_ts=now))
+        self._journal_ill_since = self._journal_ill_since or now
+        alarm, other = self._disk_full, self._journal_write
+        if not journal.is_full:
+            alarm, other = other, alarm
+        other.follow(None)
+        if alarm.finding is not None and journal.waiting < 2 * self._told_bytes:
+            return
+        self._told_bytes = max(MIN_TOLD_BYTES, journal.waiting)
+        number = journal.num_waiting
+        if journal.is_full:
+            hint = f"disk full: {number} events wait, {ceil(journal.waiting / 2**20)} MiB needed"
+        else:
+            hint = f"the journal cannot be written ({journal.error}): {number} events wait"
+        alarm.follow(Finding(severity="critical", value=float(number), hint=hint), again=True)
 
     def _report_removed(self) -> None:
         for gone in self._journal.take_removed():

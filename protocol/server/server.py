@@ -54,6 +54,7 @@ from .rate_limiter import RateLimiter
 from .reply_sender import ReplySender
 from .request_handler import RequestHandler
 from .run_kind import TRAINING, RunKind
+from .silence import SilenceWatch
 from .sockets import SubscriberCounts
 from .tcp_listener import TcpListener
 
@@ -115,11 +116,11 @@ class Server:
         self._state: RunState = "STARTING"
         self._state_lock = threading.RLock()
         self._beat = (0, 0, time.monotonic())
+        self._silence = SilenceWatch(self.emitter.emit, "loop" if kind.name == "published" else "trainer")
         self._bye: str | None = None
-        self._ticks = 0
+        self._ticks = self._num_subscribers = 0
         self._next_tick = self._next_heartbeat = self._next_view = 0.0
         self._subscriber_counts = SubscriberCounts()
-        self._num_subscribers = 0
         self._replies = ReplySender()
         self._listener = TcpListener(listen, self.faults.attempt) if listen else None
         tcp = self._listener.endpoints if self._listener else None
@@ -376,6 +377,7 @@ class Server:
         if now >= self._next_heartbeat:
             attempt("folder", self._watch_folder)
             attempt("leases", self._immediate.leases.expire)
+            attempt("silence", self._silence.look, self._beat[2], self._state, self._publisher.started)
             attempt("heartbeat", self._send_heartbeat)
             self._next_heartbeat = max(self._next_heartbeat + HEARTBEAT_SECONDS, now)
         return events is not None

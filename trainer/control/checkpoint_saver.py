@@ -32,6 +32,7 @@ class CheckpointSaver:
 
     Attributes:
         error: why the newest attempt failed; None where it did not.
+        num_bytes: of the newest checkpoint; 0 before the first of this boot.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class CheckpointSaver:
     ) -> None:
         self.checkpoints = checkpoints
         self.error: str | None = None
+        self.num_bytes = 0
         self._run = run
         self._emitter = emitter
         self._flush = flush
@@ -89,6 +91,7 @@ class CheckpointSaver:
                 raise
             raise OSError(errno.EIO, text) from error
         self.error = None
+        self.num_bytes = saved.bytes
         self._emitter.emit(
             CheckpointSaved(
                 path=str(saved.path),

@@ -31,6 +31,7 @@ from esper_overwatch.protocol.messages.events import (
 )
 from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
 from esper_overwatch.protocol.runs import RunFolder, find_run
+from esper_overwatch.protocol.server.disk import DiskWatch
 from esper_overwatch.protocol.server.emitter import Emitter
 from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.version import __version__
@@ -220,7 +221,8 @@ class Daemon:
             self.control, self.checkpoints, emitter, self.server.flush, run.find_displacement
         )
         self.commands = CommandRunner(self.control, self.server, self.saver, self.plan, run.traces)
-        self.sampler = sample_device(run.path, device, self.recorder.record_sample)
+        disk = DiskWatch(emitter.emit, self.recorder.record_sample, lambda: self.saver.num_bytes)
+        self.sampler = sample_device(run.path, device, disk.take)
         self.hooks = Rank0Hooks(
             config,
             self.trainer,

@@ -30,13 +30,14 @@ from esper_overwatch.protocol.messages.events import (
     TelemetryLost,
 )
 from esper_overwatch.protocol.messages.vocabulary import STREAMS, Severity, Stage
+from esper_overwatch.protocol.server.alarm import ALARMS
 from esper_overwatch.protocol.server.emitter import Emitted
 from esper_overwatch.trainer.governor import RollbackReason
 from esper_overwatch.trainer.telemetry.anomalies import CHECKS
 
 ANOMALIES: tuple[tuple[str, str], ...] = (
     *((check.scope, check.kind) for check in CHECKS),
-    ("telemetry", "journal_write"),
+    *ALARMS,
 )
 """(scope, kind) of all that can be raised."""
 RAISED: tuple[Severity, ...] = ("warning", "critical")

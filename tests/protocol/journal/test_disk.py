@@ -26,7 +26,8 @@ from tests.protocol.harness import Reader
 
 
 def anomalies(reader: Reader) -> list[ev.Anomaly]:
-    return [e.data for e in reader.events if e.type == "anomaly" and e.data.kind == "journal_write"]
+    kinds = "journal_write", "disk_full"
+    return [e.data for e in reader.events if e.type == "anomaly" and e.data.kind in kinds]
 
 
 def rounds_of(reader: Reader) -> list[int]:
@@ -52,17 +53,44 @@ def test_refusing_disk_is_an_anomaly_and_readers_miss_nothing(
     for n in range(500):
         server.emitter.emit(ev.RoundStarted(rounds=n))
     one.read(lambda: anomalies(one))
-    (raised,) = anomalies(one)
+    raised = anomalies(one)[0]
     assert raised.active
-    assert os.strerror(code) in raised.hint
+    assert raised.kind == ("disk_full" if code == errno.ENOSPC else "journal_write")
+    assert ("disk full" if code == errno.ENOSPC else os.strerror(code)) in raised.hint
     assert server.error is None
     refusing.clear()
-    one.read(lambda: len(anomalies(one)) == 2)
-    assert not anomalies(one)[1].active
+    one.read(lambda: not anomalies(one)[-1].active)
     server.close()
     rounds = [e.data.rounds for e in read(server.run.events) if e.type == "round.started"]
     assert rounds == list(range(500))
     assert [e.data.rounds for e in one.events if e.type == "round.started"] == rounds
+
+
+def test_full_disk_says_how_much_waits_as_it_grows(
+    server: Server, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = reader("alpha", streams=("life", "log"))
+    one.read(lambda: one.subscriber.state == "live")
+    write = os.write
+
+    def refuse(fd: int, data: bytes) -> int:
+        if fd == server._journal._fd:
+            raise OSError(code, os.strerror(code))
+        return write(fd, data)
+
+    code = errno.EDQUOT
+    monkeypatch.setattr(os, "write", refuse)
+    for told, more in enumerate((1, 2, 4), 1):
+        for _ in range(more):
+            server.emitter.emit(ev.LogLine(level="INFO", logger="x", message="x" * 2**20))
+        one.read(lambda told=told: len(anomalies(one)) == told)
+        assert anomalies(one)[-1].hint.startswith("disk full: ")
+    code = errno.EIO
+    one.read(lambda: anomalies(one)[-1].kind == "journal_write")
+    states = [(each.kind, each.active) for each in anomalies(one)]
+    assert states == [("disk_full", True)] * 3 + [("disk_full", False), ("journal_write", True)]
+    values = [each.value or 0.0 for each in anomalies(one)[:3]]
+    assert values[0] < values[1] < values[2]
 
 
 def test_emitting_never_waits_for_disk_and_losses_are_counted(
