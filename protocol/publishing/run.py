@@ -15,25 +15,33 @@ import os
 import socket
 import sys
 import threading
-import traceback
 import weakref
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from time import time_ns
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from esper_overwatch.protocol.codec.json_lines import plain
-from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, NameTaken, PublishError, first_line
-from esper_overwatch.protocol.messages.events import Artifact, LogLine, Mark, RunStarted, RunStopped
+from esper_overwatch.protocol.errors import NameTaken, PublishError
+from esper_overwatch.protocol.machine.sampler import SystemSampler
+from esper_overwatch.protocol.messages.events import (
+    Artifact,
+    Mark,
+    RunStarted,
+    RunStopped,
+)
 from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.disk import DiskWatch
 from esper_overwatch.protocol.server.run_kind import RunKind
 from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.storage.folders import StrPath
 from esper_overwatch.protocol.version import __version__
 
+from .judgement import LoopJudge
 from .loop_commands import CommandCall, LoopCommands
+from .run_end import end_of, log_line
 from .summary import RunSummary
 from .value_queue import MAX_QUEUED_NUMBERS, LoggedNumbers, ValueQueue
 from .values import MAX_STEP, check_file, check_step, check_value_name, kind_of, sort_values
@@ -46,7 +54,8 @@ MAX_QUICK_VALUES = 64
 """Up to this many numbers at a time are logged without weighing them."""
 MAX_NOTE_CHARACTERS = 256
 FLUSH_SECONDS = 5.0
-FAILED_EXIT = 11
+SAMPLE_SECONDS = 5.0
+"""Between samples of the machine; a slow loop's journal would else hold little beside them."""
 
 
 def publish(
@@ -127,6 +136,9 @@ class PublishedRun:
         self._queue = ValueQueue(self.summary, self._on_step)
         self._numbers = self._queue.numbers
         self._emit = self._queue.emit
+        self._judge = LoopJudge(self._emit)
+        watch = DiskWatch(self._emit, self._emit)
+        self._sampler = SystemSampler(folder.path, watch.take, interval=SAMPLE_SECONDS)
         self._end_lock = threading.RLock()
         self._server = Server(
             folder,
@@ -136,6 +148,7 @@ class PublishedRun:
             kind=RunKind("published", self._commands.methods, self._describe),
         )
         self.boot = self._server.boot
+        self._server.observe(self._judge.observe)
         try:
             self._server.start()
         except BaseException:
@@ -143,6 +156,7 @@ class PublishedRun:
             raise
         self._commands.attach(self._server)
         self._announce()
+        self._sampler.start()
         atexit.register(self._finish_at_exit)
         _live.add(self)
 
@@ -283,6 +297,27 @@ class PublishedRun:
             raise PublishError(f"a mark of {len(text)} characters: must have 1 to {MAX_NOTE_CHARACTERS}")
         self._emit(Mark(text=text, client=self.name, uid=os.getuid(), pid=os.getpid()))
 
+    def watch(self, name: str, *, better: Literal["max", "min"] = "max", patience: int) -> None:
+        """Ask for a warning (`stalled`) while a metric does not become better for many steps.
+
+        NaN, infinite values and silence are told of unasked. A later call for the same metric begins anew.
+
+        Args:
+            name: of a metric, as it is logged.
+            better: whether greater or smaller values are the better ones.
+            patience: steps after the best value, from 1.
+
+        Raises:
+            PublishError: one of these is not what it is to be, or the run has ended.
+        """
+        self._require_live()
+        check_value_name(name)
+        if better not in ("max", "min"):
+            raise PublishError(f"watch {name}: better = {better!r:.80}: must be 'max' or 'min'")
+        if check_step(patience) < 1:
+            raise PublishError(f"watch {name}: patience = {patience}: must be at least 1 step")
+        self._judge.watch(name, better, patience)
+
     def command(self, name: str, /, help: str = "", **parameters: Any) -> None:
         """Let clients send a command, which `asked` gives the loop.
 
@@ -351,14 +386,15 @@ class PublishedRun:
                 return
             self._refuse_all("has ended")
         atexit.unregister(self._finish_at_exit)
-        reason, exit_code, text = _end_of(error)
+        reason, exit_code, text = end_of(error)
         if self._commands.stopped_by is not None and error is None:
             reason = f"stop by {self._commands.stopped_by}"
         server = self._server
         server.set_state("STOPPING", reason)
+        self._sampler.close()
         self._commands.close(text)
         if isinstance(error, BaseException) and text is not None:
-            self._emit(_log_line(error))
+            self._emit(log_line(error))
         server.flush(FLUSH_SECONDS)
         self._commands.close(text)  # what was accepted while the state changed
         self._emit(self.summary.take())
@@ -429,35 +465,6 @@ def _digest(name: str, path: Path) -> str:
     except OSError as error:
         raise PublishError(f"{name} = {path}: cannot be read: {error.strerror}") from None
     return f"blake2b:{digest.hexdigest()}"
-
-
-def _end_of(error: BaseException | str | None) -> tuple[str, int, str | None]:
-    """Reason, exit code and text of an end."""
-    if error is None:
-        return "finished", 0, None
-    if isinstance(error, str):
-        return "failed", FAILED_EXIT, error
-    text = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted", INTERRUPTED_EXIT, text
-    if isinstance(error, SystemExit):
-        status = _exit_status(error.code)
-        return ("failed", status, text) if status else ("finished", 0, None)
-    return "failed", FAILED_EXIT, text
-
-
-def _exit_status(code: object) -> int:
-    """Exit status of the process, 0 to 255, as the interpreter reads the code of a SystemExit."""
-    if code is None:
-        return 0
-    if not isinstance(code, int):
-        return 1
-    return int(code) & 0xFF if -(2**63) <= code < 2**63 else 255
-
-
-def _log_line(error: BaseException) -> LogLine:
-    trace = "".join(traceback.format_exception(error))
-    return LogLine(level="ERROR", logger=__name__, message=_end_of(error)[2] or "", traceback=trace)
 
 
 _live: weakref.WeakSet[PublishedRun] = weakref.WeakSet()

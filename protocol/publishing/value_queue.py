@@ -100,7 +100,7 @@ class ValueQueue(Emitter):
 
     Args:
         summary: of the run.
-        on_step: called with the newest step whenever numbers have been drained.
+        on_step: called with the newest step whenever something logged has been drained.
     """
 
     def __init__(self, summary: RunSummary, on_step: Callable[[int], None]) -> None:
@@ -112,6 +112,7 @@ class ValueQueue(Emitter):
         self._summary = summary
         self._on_step = on_step
         self._has_warned = False
+        self._num_completed = 0
         self._waiting_bytes = 0
         self._bytes_lock = threading.RLock()  # a signal handler may log, too
 
@@ -144,9 +145,9 @@ class ValueQueue(Emitter):
 
     def drain(self, limit: int) -> list[Emitted]:
         """Take what waits: numbers as JSON has them, histograms for arrays; now and then the summary."""
-        step = self._summary.step
+        before = self._num_completed
         events = [self._complete(item) for item in super().drain(limit)]
-        if self._summary.step != step:
+        if self._num_completed != before:
             self._on_step(self._summary.step)
         summary = self._summary.take_due(time.monotonic())
         if summary is not None:
@@ -160,6 +161,7 @@ class ValueQueue(Emitter):
             assert isinstance(item, Emitted)
             return item
         made: object
+        self._num_completed += 1
         try:
             made = self._unpack(event)
         except Exception as error:
