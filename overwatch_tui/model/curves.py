@@ -2,7 +2,7 @@
 
 Names: `accuracy/ENV`, `return/ENV`; `accuracy.mean`, `return.p50` per round; `ppo.FIELD`, `entropy.HEAD`;
 `evaluation.FIELD`, `lead.RIVAL`;
-`drift/SOURCE`, `norm/SOURCE`, `health/SOURCE`; `cpu`, `rss`, `memory`, `gpu`; `speed`;
+`drift/SOURCE`, `norm/SOURCE`, `health/SOURCE`; `cpu`, `cpu.machine`, `rss`, `memory`, `gpu`; `speed`;
 `metric/NAME` of a published run.
 """
 
@@ -145,6 +145,7 @@ def _system(curves: Curves, event: Event, data: ev.SystemSample) -> None:
     if event.ctx.rank:
         return
     curves.add("cpu", event, data.cpu_percent)
+    curves.add("cpu.machine", event, data.machine_cpu_percent)
     curves.add("rss", event, data.rss)
     curves.add("memory", event, data.memory_used / data.memory_total if data.memory_total else None)
     curves.add("gpu", event, data.gpu_percent)

@@ -140,7 +140,9 @@ _COMMANDS = PanelHelp(
 )
 _SYSTEM = PanelHelp(
     (
-        ("cpu memory", "of the whole machine; of the trainer where it says so"),
+        ("cpu memory", "of the process that trains: 100% is one core; of the machine: 100% is all of it;"),
+        ("", "the bar and the curve are the machine's"),
+        ("load", "processes of the machine that compute or wait for a disk, mean of a minute"),
         ("heartbeat", "age of the daemon's last sign of life; that of the trainer is its own"),
         ("gaps", "holes in the stream that this terminal saw, and how many events were repaired"),
         ("refused", "events that a full queue of the daemon did not take"),

@@ -22,6 +22,8 @@ _LABEL = 12
 MIN_WHOLE_PROFILE = 12
 """Lines left that are worth the trace's whole path."""
 MIN_CONFIGURATION = 4
+MIN_WORDY = 60
+"""Columns in which there is room for two words in place of one."""
 MAX_OPERATORS = 5
 MAX_VALUE_LINES = 6
 
@@ -33,7 +35,8 @@ def note(inputs: PanelInputs) -> str:
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """Machine, trainer, bus, profile; where there is room the configuration, which Enter shows whole."""
-    machine = [] if inputs.state.is_published else [*_machine(inputs, width), EMPTY]
+    is_sampled = inputs.state.system is not None or not inputs.state.is_published
+    machine = [*_machine(inputs, width), EMPTY] if is_sampled else []
     lines = [*machine, *_trainer(inputs, width), EMPTY, *_bus(inputs, width)]
     room = height - len(lines) - 1
     found = _profile(inputs, width, is_whole=room >= MIN_WHOLE_PROFILE)
@@ -73,17 +76,22 @@ def _machine(inputs: PanelInputs, width: int) -> list[Line]:
     if system is None:
         return [_label("machine").put("-- no sample yet", "dim").line(width)]
     bar = max(8, min(24, width // 4))
-    room = max(0, min(40, width - _LABEL - bar - 30))
+    room = max(0, min(40, width - _LABEL - bar - 36))
+    own = "this run" if width >= MIN_WORDY else "run"
+    busy = system.machine_cpu_percent
+    own_share = system.cpu_percent / 100 / max(system.cores, 1)
+    cpu = _label("cpu").add(gauge(own_share if busy is None else busy / 100, bar, inputs.glyphs))
+    cpu.put(f" {own} {system.cpu_percent:.0f}%, machine {format_number(busy, '.0f')}%", "", 30)
+    cpu.put(inputs.sparkline("cpu" if busy is None else "cpu.machine", room, low=0.0), "chart")
     share = system.memory_used / system.memory_total if system.memory_total else None
-    cpu = _label("cpu").add(gauge(system.cpu_percent / 100 / max(system.cores, 1), bar, inputs.glyphs))
-    cpu.put(f" {system.cpu_percent:.0f}% of {100 * system.cores}%", "", 16)
-    cpu.put(inputs.sparkline("cpu", room, low=0.0), "chart")
     style = inputs.state.severity("memory", share) or "accent"
     memory = _label("memory").add(gauge(share, bar, inputs.glyphs, style))
     used = f"{format_bytes(system.memory_used)} of {format_bytes(system.memory_total)}"
-    memory.put(f" {used}, trainer {format_bytes(system.rss)}")
-    rest = _label("load")
-    rest.put(f"{system.load1:.2f} on {system.cores} cores, disk {format_bytes(system.disk_free)} free")
+    memory.put(f" {own} {format_bytes(system.rss)}, machine {used}")
+    cores = system.machine_cores or system.cores
+    granted = f", {system.cores} for this run" if system.cores != cores else ""
+    rest = _label("load").put(f"{system.load1:.2f} on {cores} cores{granted}")
+    rest.put(f", disk {format_bytes(system.disk_free)} free")
     lines = [cpu, memory, rest]
     if system.gpu_percent is not None or system.gpu_memory is not None:
         lines.append(_gpu(inputs, bar, room))
@@ -246,7 +254,8 @@ def _leaves(table: dict[str, object], prefix: str = "") -> list[tuple[str, str]]
 
 def charts(inputs: PanelInputs) -> Sequence[str]:
     """The load of the machine, and the speed."""
-    return [name for name in ("cpu", "memory", "rss", "gpu", "speed") if inputs.history(name) is not None]
+    names = ("cpu.machine", "cpu", "memory", "rss", "gpu", "speed")
+    return [name for name in names if inputs.history(name) is not None]
 
 
 def page(inputs: PanelInputs) -> str:

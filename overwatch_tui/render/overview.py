@@ -22,10 +22,10 @@ _TRAINING = (
     "ppo.entropy",
     "ppo.explained_variance",
     "speed",
-    "cpu",
+    "cpu.machine",
     "memory",
 )
-_MACHINE = ("cpu", "memory", "gpu")
+_MACHINE = ("cpu.machine", "memory", "gpu")
 
 
 def overview_curves(inputs: PanelInputs) -> list[str]:

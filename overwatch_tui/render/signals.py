@@ -21,8 +21,9 @@ _POLICY_LABELS = {
 }
 _OF_SOURCE = {"drift": "norm drift", "norm": "gradient norm", "health": "health drift"}
 _OF_SYSTEM = {
-    "cpu": ("CPU %", 1.0),
-    "rss": ("memory of the trainer, GiB", 2.0**-30),
+    "cpu": ("CPU % of a core, this run", 1.0),
+    "cpu.machine": ("CPU % of the machine", 1.0),
+    "rss": ("memory of this run, GiB", 2.0**-30),
     "memory": ("memory used %", 100.0),
     "gpu": ("GPU %", 1.0),
     "speed": ("env-epochs per second", 1.0),

@@ -318,6 +318,8 @@ class Run:
             load1=2.1,
             cores=4,
             disk_free=210 * 2**30,
+            machine_cpu_percent=96.0,
+            machine_cores=8,
         )
 
     def update(self, number: int) -> ev.PPOUpdate:

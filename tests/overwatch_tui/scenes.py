@@ -138,6 +138,7 @@ def published_events() -> list[Event]:
         )
     )
     run.emit(ev.Summary(step=39, metrics={}, numbers={"best": 0.975}, texts={"verdict": "good"}))
+    run.emit(run.system())
     run.emit(ev.Artifact(step=39, name="shot", path="/runs/shot.png", kind="image", bytes=2048))
     run.emit(ev.LoggedText(step=39, name="note", text="two\nlines"))
     return [decode_line(line) for line in run.lines]
@@ -214,6 +215,7 @@ FRAMES: dict[str, Callable[[], PanelInputs]] = {
     "ten-slots": lambda: panel_inputs(state(envs=8, rounds=1, slots=10)),
     "published": lambda: panel_inputs(published_state()),
     "published-charts": lambda: panel_inputs(published_state(), _view("charts")),
+    "published-system": lambda: panel_inputs(published_state(), _view("system")),
     "published-about": lambda: panel_inputs(published_state(), _view("about")),
     "published-chart": lambda: panel_inputs(published_state(), _view("metrics", detail=True)),
     "overlay-envs": lambda: _charts("accuracy/7", "drift/env07", overlay="all"),

@@ -361,6 +361,9 @@ def _add_machine(families: Families, totals: RunTotals) -> None:
 
     add("cpu_cores_used", "Cores that the process keeps busy.", by_rank("cpu_percent", 0.01))
     add("cpu_cores", "Cores that the process may use.", by_rank("cores"))
+    about = "Share of the machine's cores that is busy, with all processes."
+    add("machine_cpu_utilization_ratio", about, by_rank("machine_cpu_percent", 0.01))
+    add("machine_cpu_cores", "Cores of the machine.", by_rank("machine_cores"))
     add("load_average", "Load of the machine, mean of the last minute.", by_rank("load1"))
     add("resident_memory_bytes", "Memory that the process has.", by_rank("rss"))
     about = "Memory in use of esper_memory_limit_bytes, by all processes."
