@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from .errors import BadName, FolderError, NameTaken, RunNotFound
 from .journal.overview import RunOverview, read_overview
-from .journal.reader import last_words
+from .journal.reader import LastWords, last_words
 from .journal.segments import SegmentFolder
 from .messages.vocabulary import RunKindName, RunState
 from .storage.folders import (
@@ -236,13 +236,23 @@ class RunInfo:
         return self.holder.pid if self.holder else None
 
     @functools.cached_property
+    def _last_words(self) -> LastWords | None:
+        return last_words(self.path / EVENTS_FILE)
+
+    @property
+    def stopped_by(self) -> str:
+        """See `RunStopped.stopped_by`."""
+        words = None if self.is_live else self._last_words
+        return "" if words is None or words.stopped is None else words.stopped.stopped_by
+
+    @functools.cached_property
     def state(self) -> str:
         """State from the journal's tail, read when first asked for.
 
         While the trainer lives, what it wrote last, or where the tail does not hold it what its connection
-        file says; afterwards STOPPED, FAILED, or DIED where it did not end in order.
+        file says; afterwards COMPLETED, STOPPED, FAILED, or DIED where it did not end in order.
         """
-        words = last_words(self.path / EVENTS_FILE)
+        words = self._last_words
         if not self.is_live:
             if words is None or words.stopped is None:
                 return "DIED"
@@ -250,6 +260,11 @@ class RunInfo:
         if self.connection is None or words is None or words.stopped is not None:
             return "STARTING"
         return words.state or self.connection.state or "LIVE"
+
+    @property
+    def state_text(self) -> str:
+        """The state, and who stopped it."""
+        return f"{self.state} by {self.stopped_by}" if self.stopped_by else self.state
 
     @functools.cached_property
     def overview(self) -> RunOverview | None:
@@ -294,7 +309,7 @@ def next_commands(name: str, *, state: str, kind: str, done: int = 0) -> list[st
             return goes_on + diagnosis
         case "FAILED":
             return diagnosis + goes_on
-        case "STOPPED":
+        case "STOPPED" | "COMPLETED":
             return goes_on
     return [f"esper-daemon status {name}"]
 
@@ -344,7 +359,8 @@ def find_run(prefix: str | None = None, *, live_only: bool = False, home: StrPat
         ended = choose_run(dead, prefix)
         goes_on, diagnosis = next_commands(ended.name, state="DIED", kind=ended.kind, done=ended.done)
         raise RunNotFound(
-            f"run {ended.name} is not alive; go on: {goes_on}; how it ended: {diagnosis}; "
+            f"run {ended.name} is not alive ({ended.state_text}); go on: {goes_on}; "
+            f"how it ended: {diagnosis}; "
             f"live: {_names(runs)}"
         )
     return choose_run(runs, prefix, num_ended=len(dead))

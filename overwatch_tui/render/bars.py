@@ -21,7 +21,7 @@ from .panel import PanelInputs, PanelTable
 SILENT_SECONDS, SILENT_EPOCHS = 10.0, 3
 """A trainer is silent after this time, and after this number of its epochs."""
 TWO_COLUMNS = 120
-_WORD_STYLES = {"TRAINING": "ok", "STOPPED": "critical", "FAILED": "critical", "DIED": "critical"}
+_WORD_STYLES = {"TRAINING": "ok", "COMPLETED": "ok", "FAILED": "critical", "DIED": "critical"}
 _BADGE = {None: "live", "warning": "caution", "critical": "alarm"}
 
 
@@ -68,9 +68,10 @@ def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
     state, link = inputs.state, inputs.link
     word_ = inputs.run_word
     facts: list[tuple[str, str]] = []
-    if word_:
+    if word_ and not link.opening:
         style = _WORD_STYLES.get(word_, "warning")
-        facts.append((word_, style if link.is_fresh or link.outcome else "dim"))
+        by = f" BY {link.stopped_by}" if link.stopped_by else ""
+        facts.append((word_ + by, style if link.is_fresh or link.outcome else "dim"))
     lease = state.commands.lease
     if lease is not None and lease.until > inputs.now and link.is_fresh and not link.is_replay:
         left = format_duration((lease.until - inputs.now) / SECOND)
@@ -91,7 +92,7 @@ def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
     if state.metrics.step is not None:
         facts.append((f"step {state.metrics.step}", "bold"))
     if state.escalation_left() is not None:
-        facts.append((f"{state.ctx.level} {state.escalation_left()}ep", "caution"))
+        facts.append((f"{state.escalations.level} {state.escalation_left()}ep", "caution"))
     lost = sum(link.dropped.values())
     if link.gaps or lost or link.skipped:
         facts.append((f"gap {link.gaps} lost {lost + link.skipped}", "warning"))

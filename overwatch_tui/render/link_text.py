@@ -6,7 +6,7 @@ from esper_overwatch.overwatch_tui.source.link_status import LinkStatus
 
 from .format import format_duration
 
-_ENDINGS = {"DIED": "died", "FAILED": "failed", "STOPPED": "was stopped"}
+_ENDINGS = {"DIED": "died", "FAILED": "failed", "STOPPED": "was stopped", "COMPLETED": "is complete; go on"}
 
 
 def link_text(link: LinkStatus) -> str:
@@ -30,4 +30,5 @@ def link_text(link: LinkStatus) -> str:
 
 def ending_text(link: LinkStatus) -> str:
     """Outcome of a run that is over, and the advice on what to type next."""
-    return f"{_ENDINGS.get(link.outcome, link.outcome)}: {link.advice}"
+    by = f" by {link.stopped_by}" if link.stopped_by else ""
+    return f"{_ENDINGS.get(link.outcome, link.outcome)}{by}: {link.advice}"

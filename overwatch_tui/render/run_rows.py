@@ -21,6 +21,7 @@ STATE_STYLES = {
     "PAUSED": "warning",
     "FAILED": "critical",
     "DIED": "critical",
+    "COMPLETED": "info",
     "STOPPED": "dim",
 }
 BAD_STATES = ("FAILED", "DIED")
@@ -286,6 +287,8 @@ def _about(inputs: RunListInputs, machine: MachineRuns, run: ListedRun) -> Row:
     row.put("  ").put(run.state or "--", STATE_STYLES.get(run.state, "warning"))
     if found is not None and not run.live:
         row.put(f" {_age(inputs.now, found.ts)} ago" if _age(inputs.now, found.ts) != "now" else " just now")
+    if found is not None and found.stopped_by and not run.live:
+        row.put(f" by {found.stopped_by}", "dim")
     if found is not None and found.error:
         row.put(f": {found.error}", "critical")
     elif found is not None and found.exit_code:

@@ -11,12 +11,13 @@ from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.protocol.client.items import Item
 from esper_overwatch.protocol.client.sources import make_target_source, wait_for_target
 from esper_overwatch.protocol.client.subscriber import Subscriber
+from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import EsperError, RunNotFound
 from esper_overwatch.protocol.messages.events import lease_fingerprint
-from esper_overwatch.protocol.runs import next_commands
 from esper_overwatch.protocol.version import __version__
 
 from .link_status import LinkStatus
+from .outcome import Outcome
 
 MIN_CLOCK_OFFSET = 2 * SECOND
 """A smaller difference to the daemon's clock is taken for the way of the message."""
@@ -122,6 +123,7 @@ class LiveFeed:
         self._name = name
         self._offset = 0
         self._heartbeat: object = None
+        self._outcome = Outcome()
 
     def _reach(self) -> None:
         """Connect before there is a screen: ssh may ask for a passphrase, errors are readable here."""
@@ -164,6 +166,9 @@ class LiveFeed:
 
     def drain(self) -> list[Item]:
         items = self._subscriber.drain(DRAIN_SECONDS)
+        for item in items:
+            if isinstance(item, Event):
+                self._outcome.take(item)
         heartbeat = self._subscriber.heartbeat
         if heartbeat is not None and heartbeat is not self._heartbeat:
             self._heartbeat = heartbeat
@@ -190,12 +195,8 @@ class LiveFeed:
             link.trainer_age_seconds = heartbeat.trainer.beat_age_ms / 1000 + (source.age or 0.0)
         link.problem = source.problem or ""
         link.farewell = (heartbeat.bye if heartbeat is not None else None) or ""
-        is_dead = link.state == "lost" and self._source.is_gone and link.name is not None
-        link.outcome, link.advice = ("DIED", self._advice(link.name or "")) if is_dead else ("", "")
-
-    def _advice(self, name: str) -> str:
-        kind = str((self._subscriber.hello or {}).get("kind") or "training")
-        return ", or ".join(next_commands(name, state="DIED", kind=kind))
+        is_gone = link.state == "lost" and self._source.is_gone and link.name is not None
+        self._outcome.update_link(link, is_over=is_gone or link.state == "ended", has_died=is_gone)
 
     def request(self, method: str, params: dict[str, Any]) -> str:
         return self._subscriber.request(method, params)

@@ -45,24 +45,30 @@ class LinkStatus:
     is_replay: bool = False
     """True for a recording, which accepts no commands."""
     replay_speed: float | None = None
+    opening: str = ""
+    """Share of a recording that has been read, as `30%`, while it is opened at its end; else empty."""
     outcome: str = ""
-    """Outcome of a run that is over: STOPPED, FAILED or DIED; empty = not known."""
+    """Outcome of a run that is over: COMPLETED, STOPPED, FAILED or DIED; empty = not known."""
+    stopped_by: str = ""
+    """Who or what stopped it, as `uid 1000` or `SIGTERM`; empty of another end."""
     advice: str = ""
     """Advice on what to type next for a run that has ended."""
 
     @property
     def label(self) -> str:
-        return self.state.upper()
+        return f"OPENING {self.opening}" if self.opening else self.state.upper()
 
     @property
     def is_current(self) -> bool:
         """True if the data on the screen is current."""
-        return self.state in ("live", "replay") and self.is_caught_up
+        return self.state in ("live", "replay") and self.is_caught_up and not self.opening
 
     @property
     def is_fresh(self) -> bool:
         """True if the screen shows the present: not silent for long, not over, not half received."""
-        return self.is_replay or (self.state in ("live", "slow") and self.is_caught_up)
+        if self.is_replay:
+            return not self.opening
+        return self.state in ("live", "slow") and self.is_caught_up
 
     @property
     def is_dead(self) -> bool:

@@ -14,17 +14,18 @@ import msgspec
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.protocol.client.event_log import JournalEvents
 from esper_overwatch.protocol.client.items import Item, Reset
-from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.codec.json_lines import LINE_PREFIX, Event
 from esper_overwatch.protocol.errors import EsperError, WireError
-from esper_overwatch.protocol.journal.reader import JournalRange
-from esper_overwatch.protocol.messages.events import RunStarted, RunStopped
+from esper_overwatch.protocol.journal.reader import JournalRange, lines_newest_first
+from esper_overwatch.protocol.messages.events import RunStarted
 from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold, with_limits
-from esper_overwatch.protocol.runs import find_run, next_commands
+from esper_overwatch.protocol.runs import find_run
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 from esper_overwatch.protocol.storage.lock import holder_of
 
 from .feed import DRAIN_SECONDS
 from .link_status import LinkStatus
+from .outcome import Outcome
 
 MAX_REPLAY_PAUSE = 10 * SECOND
 """Longest pause of a recording that is played, microseconds; longer ones are skipped."""
@@ -39,34 +40,6 @@ def _thresholds(started: RunStarted) -> dict[str, Threshold]:
     return with_limits(limits)
 
 
-class Outcome:
-    """Outcome of a recorded run, from its journal, or from a lock beside it that nobody holds any more."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stopped: RunStopped | None = None
-        self._kind = "training"
-
-    def take(self, event: Event) -> None:
-        if isinstance(event.data, RunStarted):
-            self._stopped, self._kind = None, event.data.kind
-        elif isinstance(event.data, RunStopped):
-            self._stopped = event.data
-
-    def update_link(self, link: LinkStatus, *, is_over: bool) -> None:
-        """Enter the outcome at the end of the recording, and not before."""
-        link.outcome = self._word() if is_over else ""
-        done = self._stopped.done if self._stopped is not None else 0
-        commands = next_commands(link.name or "", state=link.outcome, kind=self._kind, done=done)
-        link.advice = ", or ".join(commands) if link.outcome else ""
-
-    def _word(self) -> str:
-        if self._stopped is not None:
-            return "FAILED" if self._stopped.exit_code else "STOPPED"
-        lock = self._path.parent / "lock"
-        return "DIED" if lock.exists() and holder_of(lock) is None else ""
-
-
 class ReplayFeed:
     """A run's journal, played at its own speed (1), faster, or all at once (infinity).
 
@@ -76,7 +49,7 @@ class ReplayFeed:
 
     def __init__(self, path: Path, speed: float) -> None:
         self._path = path
-        self._outcome = Outcome(path)
+        self._outcome = Outcome()
         self.speed = speed
         self.is_paused = False
         self._bad = 0
@@ -87,6 +60,7 @@ class ReplayFeed:
             raise EsperError(f"{path}: no event in it; is it a run's events.jsonl?")
         self.clock = self._next.ts
         """Time of the recording, microseconds: what is not later has been played."""
+        self._begin, self._end = self.clock, _newest_time(path) if math.isinf(speed) else None
         self._wall = time.monotonic()
         self._count = 0
         self._boot: str | None = None
@@ -196,19 +170,35 @@ class ReplayFeed:
     def now(self) -> int:
         return self.clock
 
+    def _opening(self) -> str:
+        """Share of the recording that has been read on the way to its end, where it was opened at the end."""
+        if self.is_over or not math.isinf(self.speed):
+            self._end = None
+        if self._end is None:
+            return ""
+        return f"{(self.clock - self._begin) / max(1, self._end - self._begin):.0%}"
+
     def update_link(self, link: LinkStatus) -> None:
         link.state = "ended" if self.is_over else "replay"
         link.name = self._path.parent.name
         link.replay_speed = self.speed
         link.events, link.bad, link.last_bad = self._count, self._bad, self._last_bad
-        link.is_replay = True
-        self._outcome.update_link(link, is_over=self.is_over)
+        link.is_replay, link.opening = True, self._opening()
+        lock = self._path.parent / "lock"
+        has_died = self.is_over and lock.exists() and holder_of(lock) is None
+        self._outcome.update_link(link, is_over=self.is_over, has_died=has_died)
 
     def request(self, method: str, params: dict[str, Any]) -> str:
         raise EsperError(f"a recording accepts no commands: {method} {params}")
 
     def close(self) -> None:
         self._events = iter(())
+
+
+def _newest_time(path: Path) -> int | None:
+    """Time of the newest line, microseconds; None where it has none."""
+    head = LINE_PREFIX.match(next(lines_newest_first(path), b""))
+    return int(head[3]) if head is not None and head[3] is not None else None
 
 
 def journal_of(run: str) -> Path:

@@ -70,6 +70,8 @@ class RunOverview(Struct, frozen=True):
     error: str = ""
     done: int = 0
     """Rounds of a training that has trained all it was to; else 0."""
+    stopped_by: str = ""
+    """See `RunStopped.stopped_by`."""
 
 
 def read_overview(path: Path, *, limit: int = TAIL_BYTES) -> RunOverview | None:
@@ -172,6 +174,7 @@ class _Tail:
             exit_code=None if self.stopped is None else self.stopped.exit_code,
             error="" if self.stopped is None else self.stopped.error or "",
             done=0 if self.stopped is None else self.stopped.done,
+            stopped_by="" if self.stopped is None else self.stopped.stopped_by,
         )
 
 

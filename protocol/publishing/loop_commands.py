@@ -202,7 +202,7 @@ class LoopCommands:
     def stopped_by(self) -> str | None:
         """Sender of the `stop` that the loop has taken; None where there was none."""
         call = self._taken.get("stop")
-        return None if call is None else call.client
+        return None if call is None else call._command.author
 
     def _sort(self, server: Server) -> None:
         for command in server.mailbox.poll(keep=True):

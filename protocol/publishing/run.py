@@ -27,6 +27,7 @@ from esper_overwatch.protocol.codec.json_lines import plain
 from esper_overwatch.protocol.errors import NameTaken, PublishError
 from esper_overwatch.protocol.machine.sampler import SystemSampler
 from esper_overwatch.protocol.messages.events import (
+    STOP_BY,
     Artifact,
     Mark,
     RunStarted,
@@ -388,7 +389,7 @@ class PublishedRun:
         atexit.unregister(self._finish_at_exit)
         reason, exit_code, text = end_of(error)
         if self._commands.stopped_by is not None and error is None:
-            reason = f"stop by {self._commands.stopped_by}"
+            reason = STOP_BY + self._commands.stopped_by
         server = self._server
         server.set_state("STOPPING", reason)
         self._sampler.close()

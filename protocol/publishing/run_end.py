@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 
 from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, first_line
-from esper_overwatch.protocol.messages.events import LogLine
+from esper_overwatch.protocol.messages.events import FINISHED, LogLine
 
 FAILED_EXIT = 11
 
@@ -13,7 +13,7 @@ FAILED_EXIT = 11
 def end_of(error: BaseException | str | None) -> tuple[str, int, str | None]:
     """Reason, exit code and text of an end by an exception, or in order."""
     if error is None:
-        return "finished", 0, None
+        return FINISHED, 0, None
     if isinstance(error, str):
         return "failed", FAILED_EXIT, error
     text = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
@@ -21,7 +21,7 @@ def end_of(error: BaseException | str | None) -> tuple[str, int, str | None]:
         return "interrupted", INTERRUPTED_EXIT, text
     if isinstance(error, SystemExit):
         status = _exit_status(error.code)
-        return ("failed", status, text) if status else ("finished", 0, None)
+        return ("failed", status, text) if status else (FINISHED, 0, None)
     return "failed", FAILED_EXIT, text
 
 

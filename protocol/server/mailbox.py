@@ -27,6 +27,11 @@ class Command:
     received: int
     """Wall time, microseconds."""
 
+    @property
+    def author(self) -> str:
+        """Who sent it, for people: the user, where known, and the client."""
+        return self.client if self.uid is None else f"uid {self.uid} ({self.client})"
+
 
 class Mailbox:
     """Accepted commands, from the I/O thread to the trainer.

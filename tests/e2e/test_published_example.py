@@ -49,7 +49,7 @@ def test_publishing_takes_few_lines(example: str) -> None:
 def test_ppo_learns_and_its_run_says_so(house: House) -> None:
     state, values = publish_from(house, "cleanrl_ppo.py", "--total-timesteps", "40960")
     returns = values["charts/episodic_return"]
-    assert state == "STOPPED"
+    assert state == "COMPLETED"
     assert sum(returns[-5:]) > 2 * sum(returns[:5])
 
 
@@ -58,7 +58,7 @@ def test_ppo_learns_and_its_run_says_so(house: House) -> None:
 def test_stable_baselines_learns_and_its_run_says_so(house: House) -> None:
     state, values = publish_from(house, "sb3_cartpole.py", "--total-timesteps", "20480")
     returns = values["rollout/ep_rew_mean"]
-    assert state == "STOPPED"
+    assert state == "COMPLETED"
     assert returns[-1] > 2 * returns[0]
 
 
@@ -66,6 +66,6 @@ def test_stable_baselines_learns_and_its_run_says_so(house: House) -> None:
 @pytest.mark.skipif(find_spec("lightning") is None, reason="the extra lightning is not installed")
 def test_lightning_learns_and_its_run_says_so(house: House) -> None:
     state, values = publish_from(house, "lightning_digits.py", "--max-epochs", "15")
-    assert state == "STOPPED"
+    assert state == "COMPLETED"
     assert values["validation/accuracy"][-1] > 0.8
     assert values["train/loss"][-1] < values["train/loss"][0] / 2

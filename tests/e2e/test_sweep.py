@@ -105,7 +105,7 @@ def test_sweep_prunes_and_goes_on_after_interruption(house: House, tmp_path: Pat
 
 def _check_what_others_see(house: House, summary: dict[str, Any], words: list[str]) -> None:
     listed = {run["name"]: run["state"] for run in house.ask("list", "--all")}
-    assert listed == {"rates-1": "STOPPED", "rates-2": "STOPPED"}
+    assert listed == {"rates-1": "COMPLETED", "rates-2": "STOPPED"}
     assert house.ask("sweep", "show", "rates") == summary
     assert house.ask("sweep", "show", summary["folder"]) == summary
     shown = house.daemon("sweep", "show", "rates").stdout.splitlines()

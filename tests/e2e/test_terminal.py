@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import subprocess
@@ -137,6 +138,28 @@ def test_tui_survives_daemon_kill_and_resume(house: House) -> None:
         tui.wait_for(lambda text: "LIVE" not in text)
         house.spawn("phoenix", "--resume", "phoenix")
         tui.wait_for("LIVE")
+
+
+@pytest.mark.slow
+def test_a_run_watched_to_its_end_says_what_follows(house: House) -> None:
+    house.spawn("whole", "--rounds", "40")
+    house.spawn("cut")
+    with overwatch(house, "whole", columns=120) as tui:
+        tui.wait_for("COMPLETED")
+        tui.wait_for("is complete; go on: esper-daemon start --detach --resume whole --rounds 80")
+        tui.press("q")
+        assert tui.process.wait(300) == 0
+    with overwatch(house, "cut") as tui:
+        tui.wait_for("LIVE")
+        assert house.daemon("stop", "cut").returncode == 0
+        tui.wait_for(f"STOPPED BY uid {os.getuid()}")
+        tui.wait_for("esper-daemon start --detach --resume")
+    listed = house.daemon("list", "--all").stdout
+    assert re.search(r"whole .* COMPLETED ", listed)
+    assert re.search(rf"cut .* STOPPED +by uid {os.getuid()} \(esper-daemon/", listed)
+    assert "it is complete: 40 rounds are done" in house.daemon("doctor", "whole").stdout
+    assert f"it was stopped by uid {os.getuid()}" in house.daemon("doctor", "cut").stdout
+    assert "(COMPLETED)" in house.daemon("status", "whole").stderr
 
 
 @pytest.mark.slow

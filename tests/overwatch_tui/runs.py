@@ -21,7 +21,7 @@ def make_run(
     name: str,
     *,
     exit_code: int | None = None,
-    reason: str = "by x",
+    reason: str = "stop by uid 7 (x)",
     rounds: int = 2,
     envs: int = 4,
 ) -> None:

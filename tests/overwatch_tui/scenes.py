@@ -199,7 +199,13 @@ FRAMES: dict[str, Callable[[], PanelInputs]] = {
         state="searching", age_seconds=None, name=None, events_per_second=None, problem=NO_RUN
     ),
     "joined-without-events": lambda: panel_inputs(folded(events()[:1])),
-    "ended": lambda: panel_inputs(state(), state="ended", farewell="stop by esper-tui"),
+    "ended": lambda: panel_inputs(
+        state(),
+        state="ended",
+        outcome="STOPPED",
+        stopped_by="uid 1000",
+        advice="esper-daemon start --detach --resume digits-7f3a",
+    ),
     "died": lambda: panel_inputs(
         state(), state="ended", outcome="DIED", advice="esper-daemon start --detach --resume digits-7f3a"
     ),
@@ -250,7 +256,7 @@ def real_inputs(name: str) -> PanelInputs:
         is_replay=True,
         replay_speed=math.inf,
         events_per_second=None,
-        outcome="STOPPED",
+        outcome="COMPLETED",
         advice="esper-daemon start --detach --resume digits-8",
     )
 

@@ -51,8 +51,8 @@ def _ended(view: ViewState) -> PanelInputs:
         state="ended",
         name="digits-8",
         age_seconds=None,
-        farewell="stop by esper-tui",
         outcome="STOPPED",
+        stopped_by="uid 1000",
         advice="esper-daemon start --detach --resume digits-8",
     )
 

@@ -113,7 +113,7 @@ def test_an_ended_run_is_shown_as_it_ended(
         shown = invoke("--once", *arguments, COLUMNS="120", LINES="30")
         assert shown.exit_code == 0, shown.output
         head, strip, *_ = shown.output.split("\n")
-        assert f" {word} " in head
+        assert f" {word} BY uid 7 " in head if word == "STOPPED" else f" {word} " in head
         assert "TRAINING" not in head
         assert advice in strip
         data = json.loads(invoke("--once", "--json", *arguments).output)
@@ -124,6 +124,7 @@ def test_run_whose_rounds_are_done_needs_more(tmp_path: Path) -> None:
     make_run(tmp_path / "home", "alpha", exit_code=0, reason="2 rounds are done")
     for arguments in (("alpha",), ("--replay", "alpha")):
         shown = invoke("--once", *arguments, COLUMNS="120", LINES="30")
+        assert " COMPLETED " in shown.output
         assert "esper-daemon start --detach --resume alpha --rounds 4" in shown.output
 
 

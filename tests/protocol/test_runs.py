@@ -155,7 +155,9 @@ def test_runs_are_found_by_the_beginning_of_name_or_id(start: Start) -> None:
         find_run("alp")
     with pytest.raises(RunNotFound, match="no run gamma; there are: "):
         find_run("gamma")
-    with pytest.raises(RunNotFound, match=r"beta is not alive; go on: .*resume beta; .*; live: alps, alpha"):
+    with pytest.raises(
+        RunNotFound, match=r"beta is not alive \(DIED\); go on: .*resume beta; .*; live: alps, alpha"
+    ):
         find_run("bet", live_only=True)
     two.close()
     two.run.release()
@@ -171,7 +173,7 @@ def test_an_exact_name_wins_over_a_longer_one() -> None:
 def test_ended_run_is_told_by_its_exact_name() -> None:
     for name in ("x", "xy", "z1", "z2"):
         RunFolder.claim(name).release()
-    with pytest.raises(RunNotFound, match=r"run x is not alive; go on: .*--resume x; .*doctor x;"):
+    with pytest.raises(RunNotFound, match=r"run x is not alive \(DIED\); go on: .*--resume x; .*doctor x;"):
         find_run("x", live_only=True)
     with pytest.raises(RunNotFound, match="z may be any of z2, z1; type more of it"):
         find_run("z", live_only=True)

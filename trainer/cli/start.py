@@ -179,7 +179,8 @@ def list_command(everything: bool, ssh: str | None, remote_command: str | None, 
     for run in runs:
         life = "live" if run.is_live else "ended"
         state = f"{run.state or '--':<10}"
-        print_lines([f"{run.id}  {run.name:<24} {run.kind:<10} {life:<6} {state} pid {run.pid or '--'}"])
+        who = f"by {run.stopped_by}" if run.stopped_by else f"pid {run.pid or '--'}"
+        print_lines([f"{run.id}  {run.name:<24} {run.kind:<10} {life:<6} {state} {who}"])
 
 
 def _row(run: RunInfo) -> dict[str, Any]:
@@ -189,6 +190,7 @@ def _row(run: RunInfo) -> dict[str, Any]:
         "kind": run.kind,
         "live": run.is_live,
         "state": run.state,
+        "stopped_by": run.stopped_by,
         "pid": run.pid,
         "path": str(run.path),
         "created": run.created,

@@ -21,6 +21,7 @@ from esper_overwatch.protocol.messages.commands import (
     StopParams,
 )
 from esper_overwatch.protocol.messages.events import (
+    STOP_BY,
     ParamChanged,
     ProfilerFinished,
     ProfilerStarted,
@@ -108,7 +109,7 @@ class CommandRunner:
     @property
     def stops_after_round(self) -> str | None:
         """Why no further round begins, or None."""
-        return None if self._stop_after_round is None else f"stop by {self._stop_after_round.client}"
+        return None if self._stop_after_round is None else STOP_BY + self._stop_after_round.author
 
     @property
     def is_idle(self) -> bool:
@@ -263,9 +264,12 @@ class CommandRunner:
         for id_, level in self._plan.take_ended().items():
             command = self._escalations.pop(id_, None)
             if command is not None:
-                assert isinstance(command.params, EscalateParams)
-                self._server.progress(command, command.params.epochs, command.params.epochs)
-                self._server.done(command, {"level": level})
+                asked = command.params
+                assert isinstance(asked, EscalateParams)
+                self._server.progress(command, asked.epochs, asked.epochs)
+                here = f"round {self._run.round} epoch {self._run.epoch or self._run.episode_epochs}"
+                told = {"collected": asked.level, "epochs": asked.epochs, "until": here}
+                self._server.done(command, {**told, "level_after": level})
 
     def _on_profiler_event(self, event: ProfilerStarted | ProfilerFinished) -> None:
         self._server.emitter.emit(event)
@@ -311,7 +315,7 @@ class CommandRunner:
                 self._server.set_state("TRAINING", f"finishes its round, by {command.client}")
             return
         if not self._is_stop_by_signal:
-            self._stop = StopRun(f"stop by {command.client}", checkpoint=params.checkpoint)
+            self._stop = StopRun(STOP_BY + command.author, checkpoint=params.checkpoint)
 
     def _escalate_by_signal(self) -> None:
         asked = EscalateParams()

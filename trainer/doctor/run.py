@@ -64,6 +64,10 @@ class Diagnosis(Struct, kw_only=True):
     boot: str | None = None
     device: str | None = None
     reason: str | None = None
+    state: str | None = None
+    """COMPLETED, STOPPED or FAILED, where it said a last word."""
+    stopped_by: str = ""
+    """Who or what stopped it; empty of another end."""
     exit_code: int | None = None
     error: str | None = None
     last_event: str | None = None
@@ -181,6 +185,8 @@ def _judge(run: RunInfo, found: Diagnosis, stopped: RunStopped | None) -> None:
     if run.is_live:
         found.ending = "alive"
         return
+    if stopped is not None:
+        found.state, found.stopped_by = stopped.final_state, stopped.stopped_by
     last_word = stopped or found.report
     if last_word is not None:
         found.reason, found.exit_code, found.error = last_word.reason, last_word.exit_code, last_word.error

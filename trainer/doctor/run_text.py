@@ -61,10 +61,12 @@ def _ending(found: Diagnosis) -> str:
             "it was killed: no final event and its lock is free (kill -9, the kernel's out-of-memory "
             f"killer, a power loss){memory}"
         )
+    if found.stopped_by:
+        return f"it was stopped by {found.stopped_by}"
     because = found.reason or ""
     if found.error and found.error != found.reason:
         because = found.error if because in ("failed", "interrupted") else f"{because}: {found.error}"
-    verb = {"in order": "it ended in order", "failed": "it failed", "interrupted": "it was interrupted"}
+    verb = {"in order": "it is complete", "failed": "it failed", "interrupted": "it was interrupted"}
     code = "" if found.kind == "published" else f" (exit code {found.exit_code})"  # a loop has its own
     return f"{verb[found.ending]}: {because}{code}"
 

@@ -17,6 +17,8 @@ from .audit import (
     lease_fingerprint,
 )
 from .life import (
+    FINISHED,
+    STOP_BY,
     Anomaly,
     CheckpointFailed,
     CheckpointSaved,
@@ -57,6 +59,8 @@ from .values import Artifact, Histogram, LoggedText, MetricStatistics, Scalars, 
 
 __all__ = [
     "EVENTS",
+    "FINISHED",
+    "STOP_BY",
     "Anomaly",
     "AnomalyAcknowledged",
     "AnomalyMuted",

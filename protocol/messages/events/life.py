@@ -61,6 +61,12 @@ class RunStateChanged:
     reason: str = ""
 
 
+FINISHED = "finished"
+"""Why a published run ends whose loop is over, as `run.stopped` says it."""
+STOP_BY = "stop by "
+"""Before the sender of the command, where one ended the run."""
+
+
 def reason_of_done(rounds: int) -> str:
     """Why a training stops that has trained all its rounds, as `run.stopped` says it."""
     return f"{rounds} rounds are done"
@@ -78,8 +84,15 @@ class RunStopped:
 
     @property
     def final_state(self) -> str:
-        """The word for a run that ended so, wherever one is shown."""
-        return "FAILED" if self.exit_code else "STOPPED"
+        """The word for a run that ended so, wherever one is shown: FAILED, COMPLETED or STOPPED."""
+        if self.exit_code:
+            return "FAILED"
+        return "COMPLETED" if self.done or self.reason == FINISHED else "STOPPED"
+
+    @property
+    def stopped_by(self) -> str:
+        """Who or what stopped it, as `uid 1000 (esper-daemon/0.2.0)` or `SIGTERM`; empty of another end."""
+        return self.reason.removeprefix(STOP_BY) if self.final_state == "STOPPED" else ""
 
     @property
     def done(self) -> int:

@@ -26,16 +26,21 @@ def drained(feed: ReplayFeed) -> list[Any]:
     return items
 
 
-def test_everything_at_once(tmp_path: Path) -> None:
+def test_everything_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper_overwatch.overwatch_tui.source.replay.DRAIN_SECONDS", 0.0)
     path = journal.write(tmp_path / "events.jsonl", rounds=2)
-    feed = ReplayFeed(path, math.inf)
-    items = drained(feed)
+    feed, link, labels, items = ReplayFeed(path, math.inf), LinkStatus(), [], []
+    while not feed.is_over:
+        items += feed.drain()
+        feed.update_link(link)
+        labels.append(link.label)
+    shares = [int(label[len("OPENING ") : -1]) for label in labels[:-1]]
+    assert shares == sorted(shares)
+    assert (min(shares) < 5, max(shares) > 90, labels[-1]) == (True, True, "ENDED")
     assert isinstance(items[0], Reset)
     assert [i for i in items if isinstance(i, Event)] == journal.events(rounds=2)
     assert feed.boot == "b1"
-    link = LinkStatus()
-    feed.update_link(link)
-    assert (link.state, link_text(link)) == ("ended", "the recording is over")
+    assert (link.state, link.label, link_text(link)) == ("ended", "ENDED", "the recording is over")
 
 
 def test_at_its_own_pace_times_the_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

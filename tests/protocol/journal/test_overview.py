@@ -163,7 +163,7 @@ def test_run_whose_rounds_are_done_needs_more(
         Journal(folder.events).add(ev.RunStopped(reason=reason, exit_code=exit_code, rounds=2), round=2)
     command = f"esper-daemon start --detach --resume alpha{more}"
     assert command in find_run("alpha").next_commands
-    with pytest.raises(RunNotFound, match=f"is not alive; go on: {command}; how"):
+    with pytest.raises(RunNotFound, match=rf"is not alive \(\w+.*\); go on: {command}; how"):
         find_run("alpha", live_only=True)
 
 

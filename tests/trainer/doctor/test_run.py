@@ -55,7 +55,7 @@ def connect(run: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("code", "ending", "words"),
     [
-        (0, "in order", "it ended in order: done (exit code 0)"),
+        (0, "in order", "it was stopped by done"),
         (130, "interrupted", "it was interrupted: done (exit code 130)"),
         (11, "failed", "it failed: done (exit code 11)"),
     ],
