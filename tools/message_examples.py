@@ -160,11 +160,11 @@ def _lines(name: str) -> list[bytes]:
 
 
 def first_of_each(part: str) -> dict[str, bytes]:
-    """The first of each in a part of the corpus: by type of event, by method, or by name of frame."""
-    found: dict[str, bytes] = {}
-    for line in corpus()[part]:
-        found.setdefault(name_of(line), line)
-    return found
+    """The first of each in a part of the corpus: by type of event, by method, or by name of frame; of results
+    the newest, since they are answers of daemons as they are now.
+    """
+    lines = corpus()[part]
+    return {name_of(line): line for line in (lines if part == "results" else reversed(lines))}
 
 
 def name_of(line: bytes) -> str:

@@ -9,12 +9,14 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+from esper_overwatch.protocol.codec.readable import format_result
 from esper_overwatch.protocol.journal.command_log import CommandLog, CommandRecord
 from esper_overwatch.protocol.messages.events import (
     Lease,
     ProfilerFinished,
     ProfilerStarted,
     RunStarted,
+    RunStateChanged,
     TelemetryLevel,
 )
 
@@ -23,6 +25,7 @@ from .time_series import SECOND
 NO_REPLY_MICROSECONDS = 2 * SECOND
 OPEN_STATES = frozenset({"SENT", "ACK", "RUNNING", "NO REPLY"})
 MAX_COMMANDS = 200
+WAITS_PAUSED = "waits: the run is paused"
 
 STATE_STYLES = {"NACK": "warning", "FAILED": "critical", "NO REPLY": "warning", "DONE": "ok"}
 
@@ -57,6 +60,7 @@ class Commands:
     """All commands, oldest first."""
 
     def __init__(self) -> None:
+        self._is_paused = False
         self.lease: Lease | None = None
         """The lease that is held; None where everybody may command."""
         self._commands: dict[str, TrackedCommand] = {}
@@ -129,7 +133,13 @@ class Commands:
             case TelemetryLevel() | ProfilerStarted() if event.command in self._commands:
                 command = self._commands[event.command]
                 if command.state in OPEN_STATES and event.epochs:
-                    command.state, command.detail = "RUNNING", f"{event.epochs} epochs"
+                    command.state = "ACK" if self._is_paused else "RUNNING"
+                    command.detail = WAITS_PAUSED if self._is_paused else f"{event.epochs} epochs"
+            case RunStateChanged():
+                self._is_paused = event.state == "PAUSED"
+                for command in () if self._is_paused else self._commands.values():
+                    if command.detail == WAITS_PAUSED:
+                        command.state, command.detail = "RUNNING", ""
             case Lease():
                 self.lease = event if event.state in ("acquired", "renewed") else None
             case RunStarted():
@@ -181,4 +191,5 @@ def _summary(result: dict[str, Any]) -> str:
     path = result.get("path")
     if isinstance(path, str):
         return path.rsplit("/", 1)[-1]
-    return " ".join(f"{k} {v}" for k, v in result.items() if isinstance(v, str | int | float))
+    shown = {name.replace("_", " "): v for name, v in result.items() if isinstance(v, str | int | float)}
+    return " ".join(" ".join(line.split()) for line in format_result(shown))

@@ -113,7 +113,9 @@ def _line(inputs: PanelInputs, command: TrackedCommand, width: int, by: int, *, 
     row.put(command.title, "bold", 24).put(" ")
     row.put(command.state, STATE_STYLES.get(command.state, "accent"), 9)
     row.put("--" if command.rtt is None else f"{1000 * command.rtt:.0f}ms", "dim", 6, ">")
-    if by:
+    if command.state in ("NACK", "FAILED"):
+        row.put("  ").put(command.detail, "dim")
+    elif by:
         row.put("  ").put(command.by, "", by).put(" ").put(_what(inputs, command), "dim")
     return row.line(width, selected=selected)
 

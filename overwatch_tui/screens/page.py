@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from textual.app import ComposeResult
@@ -10,6 +9,7 @@ from textual.screen import ModalScreen
 
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.theme import Theme
+from esper_overwatch.protocol.codec.readable import format_result
 from esper_overwatch.protocol.codec.text import clean_text
 
 from .line_widget import LinePanel
@@ -62,19 +62,18 @@ class PageScreen(ModalScreen[None]):
 
 
 class AnswerScreen(PageScreen):
-    """A query, and its answer as indented text."""
+    """A query, and its answer as lines of a name and a value."""
 
-    def __init__(self, title: str, answer: Any, theme: Theme) -> None:
+    def __init__(self, title: str, answer: dict[str, Any], theme: Theme) -> None:
         super().__init__(theme)
         self._title = title
         self._answer = answer
 
     def page(self, width: int) -> list[Line]:
-        text = json.dumps(self._answer, indent=2, ensure_ascii=False, default=str)
         head = Row().put(f" {self._title} ", "title").put("  j k scroll, Esc closes", "dim")
         room = max(1, width - 2)
         lines = [head.line(width), EMPTY]
-        for line in text.split("\n"):
+        for line in format_result(self._answer):
             parts = [line[i : i + room] for i in range(0, max(1, len(line)), room)]
             lines += [Row().put(" ").put(clean_text(part)).line(width) for part in parts]
         return lines

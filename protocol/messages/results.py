@@ -347,9 +347,11 @@ class StoppedResult(MethodResult, frozen=True):
 class EscalateResult(MethodResult, frozen=True):
     """At the end of the last epoch asked for."""
 
-    level: Annotated[
-        Level, Meta(description="in force now that the escalation is over, not the one asked for")
-    ]
+    collected: Annotated[Level | None, Meta(description="what was asked for")] = None
+    epochs: Annotated[int, Meta(description="for which it was collected")] = 0
+    until: Annotated[str, Meta(description="the last of them, as `round 3 epoch 12`")] = ""
+    level_after: Annotated[Level | None, Meta(description="in force now that it is over")] = None
+    level: Annotated[Level | None, Meta(description="`level_after` up to 0.2.0, no longer sent")] = None
 
 
 class ProfileResult(MethodResult, frozen=True):
@@ -402,10 +404,10 @@ class RotateResult(MethodResult, frozen=True):
 class LeaseAcquireResult(MethodResult, frozen=True):
     """The lease."""
 
+    until: Annotated[int, Meta(description="when it ends by itself, microseconds")]
     lease: Annotated[
         str, Meta(description="goes into `meta.lease` of each command; a secret, in the reply alone")
-    ]
-    until: Annotated[int, Meta(description="when it ends by itself, microseconds")]
+    ] = ""
 
 
 class LeaseReleaseResult(MethodResult, frozen=True):

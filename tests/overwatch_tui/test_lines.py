@@ -230,7 +230,7 @@ async def test_a_question_shows_its_answer() -> None:
         app.tick()
         await pilot.pause()
         assert isinstance(app.screen, AnswerScreen)
-        assert '"ppo.learning_rate"' in text_of(app)
+        assert "ppo.learning_rate value 0.001" in text_of(app)
         await pilot.press("escape")
         await pilot.pause()
         await pilot.press("colon")

@@ -15,6 +15,7 @@ from esper_overwatch.protocol.client.command_line import (
     exit_on_error,
     open_standard_files,
 )
+from esper_overwatch.protocol.codec.readable import format_result
 from esper_overwatch.protocol.codec.text import clean_text, escape_json
 from esper_overwatch.protocol.errors import WireError
 from esper_overwatch.protocol.journal.damage import DamageReport
@@ -22,7 +23,6 @@ from esper_overwatch.protocol.journal.damage import DamageReport
 from .run_argument import RunArgument
 
 PROGRAM = "esper-daemon"
-MAX_RESULT_COLUMNS = 110
 """A group of values that is longer than this has a line for each."""
 
 
@@ -96,46 +96,6 @@ def print_result(value: dict[str, Any], as_json: bool) -> None:
         print_json(value, sort_keys=True)
         return
     print_lines(format_result(value))
-
-
-def format_result(value: dict[str, Any], *, indent: int = 0) -> list[str]:
-    """Lines with a key and its value; a longer group has a line for each of its keys.
-
-    Args:
-        indent: columns before the keys.
-    """
-    lines = []
-    key_width = max([16, *map(len, value)])
-    for key, item in value.items():
-        start, phrase = f"{' ' * indent}{key:<{key_width}}", _phrase_of(item)
-        if phrase is not None and (
-            len(start) + len(phrase) < MAX_RESULT_COLUMNS or not isinstance(item, dict | list)
-        ):
-            lines.append(f"{start} {phrase}")
-            continue
-        lines.append(start.rstrip())
-        if isinstance(item, dict):
-            lines += format_result(item, indent=indent + 2)
-            continue
-        for one in item:
-            part = _phrase_of(one)
-            lines += format_result(one, indent=indent + 2) if part is None else [" " * (indent + 2) + part]
-    return lines
-
-
-def _phrase_of(item: Any) -> str | None:
-    """A value in words: `life 8, metric 275` for a group of single words; None for a group of more."""
-    if item is None or item == "" or item == [] or item == {}:
-        return "--"
-    if isinstance(item, bool):
-        return "yes" if item else "no"
-    if not isinstance(item, dict | list):
-        return str(item)
-    parts = [_phrase_of(one) for one in (item.values() if isinstance(item, dict) else item)]
-    if any(part is None or " " in part for part in parts):
-        return None
-    names = [f"{key} " for key in item] if isinstance(item, dict) else [""] * len(item)
-    return ", ".join(f"{name}{part}" for name, part in zip(names, parts, strict=True))
 
 
 def print_table(rows: list[dict[str, Any]], columns: dict[str, int], as_json: bool) -> None:

@@ -22,9 +22,10 @@ def test_sent_answered_running_done() -> None:
     commands.fold(ev.TelemetryLevel(level="DEBUG", previous="NORMAL", reason="", epochs=5, command="a"), ts=2)
     assert command.state == "RUNNING"
     commands.fold(
-        ev.CommandDone(id="a", method="telemetry.escalate", result={"level": "NORMAL"}, seconds=1.0), ts=3
+        ev.CommandDone(id="a", method="telemetry.escalate", result={"level_after": "NORMAL"}, seconds=1.0),
+        ts=3,
     )
-    assert (command.state, command.detail, command.ended) == ("DONE", "level NORMAL", 3)
+    assert (command.state, command.detail, command.ended) == ("DONE", "level after NORMAL", 3)
 
 
 def test_the_effect_may_come_before_the_answer() -> None:
@@ -95,6 +96,17 @@ def test_progress_is_shown_and_a_cancelled_command_is_over() -> None:
     assert (command.state, command.detail) == ("FAILED", "cancelled by bob")
     commands.fold(ev.CommandProgress(id="a", method="telemetry.escalate", done=3, total=5), ts=4)
     assert command.state == "FAILED"
+
+
+def test_an_escalation_of_a_paused_run_waits() -> None:
+    commands = Commands()
+    command = commands.add_sent("a", "telemetry.escalate", {"level": "DEBUG", "epochs": 5}, 0)
+    raised = ev.TelemetryLevel(level="DEBUG", previous="NORMAL", reason="", epochs=5, command="a")
+    for event in (ev.RunStateChanged(state="PAUSED"), accepted("a", "telemetry.escalate"), raised):
+        commands.fold(event, ts=1)
+    assert (command.state, command.detail) == ("ACK", "waits: the run is paused")
+    commands.fold(ev.RunStateChanged(state="TRAINING"), ts=2)
+    assert command.state == "RUNNING"
 
 
 def test_refused_command_accepted_later_counts_as_accepted() -> None:

@@ -163,24 +163,3 @@ def test_escalate_takes_a_level_in_lower_case(hostile_run: Server) -> None:
     result = CliRunner().invoke(main, ["escalate", "alpha", "--level", "debug", "--no-wait"])
     assert result.exit_code == 0, result.output
     assert hostile_run.mailbox.poll()[-1].params.level == "DEBUG"
-
-
-def test_nested_results_are_phrases_or_indented_lines() -> None:
-    result = {
-        "seq": {"life": 8, "metric": 275},
-        "lease": None,
-        "tags": ["a", "b"],
-        "hints": {"kl": "moves too far", "on": True},
-        "slots": [{"name": "r0c0", "rows": [1, 2]}],
-    }
-    assert output.format_result(result) == [
-        "seq              life 8, metric 275",
-        "lease            --",
-        "tags             a, b",
-        "hints",
-        "  kl               moves too far",
-        "  on               yes",
-        "slots",
-        "  name             r0c0",
-        "  rows             1, 2",
-    ]

@@ -465,6 +465,13 @@ def test_long_commands_tell_how_far_they_are(rig: Callable[..., Rig]) -> None:
     assert [(done, total) for id_, done, total in told if id_ == escalate.id] == [(1, 3), (2, 3), (3, 3)]
     assert [(done, total) for id_, done, total in told if id_ == profile.id] == [(1, 2), (2, 2)]
     assert [(done, total) for id_, done, total in told if id_ == stop.id] == [(e, 6) for e in range(2, 7)]
+    collected = next(done.result for done in one.told(CommandDone) if done.id == escalate.id)
+    assert collected == {
+        "collected": "DEBUG",
+        "epochs": 3,
+        "until": "round 1 epoch 4",
+        "level_after": "NORMAL",
+    }
 
 
 @pytest.mark.slow
