@@ -15,7 +15,6 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from math import isfinite
-from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -237,7 +236,9 @@ def _make_form(cls: type) -> _Form:
     spec = spec_of(cls)
     kinds = {field.name: str(field.type) for field in dataclasses.fields(cls)}
     optional = [name for name, kind in kinds.items() if kind.endswith("| None") and "[" not in kind]
-    values = itemgetter(*optional) if len(optional) > 1 else lambda values: [values[x] for x in optional]
+
+    def values(fields: dict[str, Any]) -> Sequence[Any]:
+        return list(map(fields.get, optional))
 
     def context(ctx: Context, env: int | None) -> bytes:
         return _context_of(spec, ctx.round, ctx.epoch, ctx.level, ctx.env if env is None else env, ctx.rank)

@@ -170,6 +170,7 @@ class Publisher:
         self._note = note
         self.last: dict[str, int] = {stream: journal.last.get(stream, 0) for stream in STREAMS}
         """The newest number given, per stream."""
+        self.last_before = dict(self.last)
         self.snapshot = Snapshot()
         self.rings = {stream: Ring() for stream in STREAMS}
         self.unencodable = 0

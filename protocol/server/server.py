@@ -229,6 +229,11 @@ class Server:
         return False
 
     @property
+    def last_before(self) -> dict[str, int]:
+        """The newest number of each stream before this boot."""
+        return self._publisher.last_before
+
+    @property
     def trainer_beat(self) -> TrainerBeat:
         """State, clock and age of the trainer's last beat."""
         round_, epoch, at = self._beat

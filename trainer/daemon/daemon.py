@@ -79,6 +79,7 @@ from .resume import (
     load_configuration,
     replaced_configuration,
     resumed_name,
+    rewind_of,
     run_progress,
 )
 from .signals import END_SIGNALS, EndSignals, Interrupted, SignalListener
@@ -235,6 +236,7 @@ class Daemon:
         )
         process_group.barrier_or_raise()
         self.resumed_round = self._restore(point)
+        self._rewind = rewind_of(run, self.server.last_before, self.trainer.round, self.trainer.epoch)
         self._resumed_from = point
         self._tokens_per_character = data.tokens_per_character if isinstance(data, Text) else None
 
@@ -404,11 +406,11 @@ class Daemon:
         self.server.emitter.emit(LogLine(level="INFO", logger=__name__, message=message))
 
     def _announce(self) -> None:
-        config, population = self.config, self.trainer.population
+        run, config, population = self.run, self.config, self.trainer.population
         self.server.emitter.emit(
             RunStarted(
-                run=self.run.id,
-                name=self.run.name,
+                run=run.id,
+                name=run.name,
                 boot=self.server.boot,
                 pid=os.getpid(),
                 host=socket.gethostname(),
@@ -434,13 +436,14 @@ class Daemon:
                 resumed_round=self.resumed_round,
             )
         )
+        if self._rewind is not None:
+            self.server.emitter.emit(self._rewind)
         for key, (configured, value) in self.control.parameters.changed.items():
             self.server.emitter.emit(ParamChanged(key=key, old=configured, new=value, by="resume"))
         self.recorder.report_active_anomalies()
         self.plan.report_in_force()
         if not is_detached():
-            line = f"run {self.run.name} ({self.run.id}) on {self.device}: {self.run.path}"
-            print(clean_text(line), file=sys.stderr)
+            print(clean_text(f"run {run.name} ({run.id}) on {self.device}: {run.path}"), file=sys.stderr)
 
 
 def _open_metrics(config: MetricsConfig) -> MetricsListener | None:

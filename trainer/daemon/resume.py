@@ -14,6 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from esper_overwatch.protocol.errors import EsperError, NameTaken, RunNotFound
+from esper_overwatch.protocol.journal.reader import last_words
+from esper_overwatch.protocol.messages.events import RunRewound
 from esper_overwatch.protocol.runs import RunFolder, find_run, was_trained
 from esper_overwatch.protocol.storage.folders import write_atomically
 from esper_overwatch.trainer.checkpoint import Checkpoints
@@ -179,6 +181,26 @@ def _require_same_shape(path: Path, saved: dict[str, Any], now: dict[str, Any], 
             raise CheckpointError(
                 f"checkpoint {path.name} was made with {name} = {saved[key]}; it cannot go on with {value}"
             )
+
+
+def rewind_of(run: RunFolder, last: dict[str, int], round: int, epoch: int) -> RunRewound | None:
+    """The event of a boot that goes on from here; None where there was no boot before it.
+
+    Args:
+        last: the newest number before this boot, per stream.
+        round: of the checkpoint; where an episode is over, as many as are finished.
+        epoch: of the episode; 0 = the next round is to begin.
+    """
+    words = last_words(run.events) if any(last.values()) else None
+    if words is None:
+        return None
+    return RunRewound(
+        round=round if epoch else round + 1,
+        epoch=epoch,
+        from_round=words.round,
+        from_epoch=words.epoch,
+        last=last,
+    )
 
 
 def check_is_new(run: RunFolder, resume: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class EpisodeTotals:
         outcome: HostFrame,
         test_accuracy: NDArray[np.floating[Any]] | None,
         host_parameters: int,
-        seeds: Callable[[int], dict[str, int]],
+        seeds: Sequence[dict[str, int]],
     ) -> Iterator[EpisodeFinished]:
         """The `episode.finished` event of each env, in order.
 
@@ -62,7 +62,7 @@ class EpisodeTotals:
             outcome: of the last epoch, `val_accuracy` and `parameters` [N].
             test_accuracy: [N], where it was measured.
             host_parameters: of a host without seeds.
-            seeds: gives an env's seeds by outcome.
+            seeds: of each env by outcome.
         """
         accuracy = shortest(outcome["val_accuracy"])
         for env, total in enumerate(self.total_return.tolist()):
@@ -74,7 +74,7 @@ class EpisodeTotals:
                 test_accuracy=None if test_accuracy is None else float(test_accuracy[env]),
                 parameters=parameters,
                 added_parameters=parameters - host_parameters,
-                seeds=seeds(env),
+                seeds=seeds[env],
                 rollbacks=int(self._rollbacks[env]),
             )
 

@@ -24,7 +24,6 @@ from esper_overwatch.trainer.hosts.gradients import ACTIVATIONS
 from .collection.levels import LevelCode
 from .columns import LAYER_STATISTICS, EpochGradients, nullable, shortest
 from .episode_totals import EpisodeTotals
-from .seed_events import SeedTally
 from .stall_counters import StallCounts
 from .timer import PhaseTimes
 from .transfer import HostFrame
@@ -196,7 +195,7 @@ def round_event(
     epochs: int,
     times: PhaseTimes,
     stalls: StallCounts,
-    seeds: SeedTally,
+    seeds: Mapping[str, int],
 ) -> RoundFinished:
     """The `round.finished` event.
 
@@ -207,7 +206,7 @@ def round_event(
         epochs: finished in the round, by this boot.
         times: seconds that it took them; its phases are those since the last epoch.
         stalls: counted over the round.
-        seeds: what the seeds of the round have done.
+        seeds: of the round by outcome.
     """
     accuracy, parameters = outcome["val_accuracy"], outcome["parameters"]
     episode_return, final = episodes.total_return, shortest(accuracy)
@@ -229,6 +228,8 @@ def round_event(
         final_return=episode_return.tolist(),
         phases=times.phases,
         reward_components=episodes.mean_components(),
+        germinated=sum(seeds.values()),
+        fossilized=seeds.get("FOSSILIZED", 0),
+        pruned=seeds.get("PRUNED", 0),
         **asdict(stalls),
-        **asdict(seeds),
     )

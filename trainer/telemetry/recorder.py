@@ -8,6 +8,7 @@ keeps the clock of events.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -227,6 +228,7 @@ class Recorder:
         self._epoch += 1
         self._tick_clock(self._level)
         self._episodes.add_epoch(frame)
+        self._seeds.record_contributions(frame["contribution"])
         for env, rollback in rollback_events(frame):
             self._emitter.emit(rollback, env=env)
         gradients = EpochGradients.of(frame, self._level_N, self._tensorless_seeds())
@@ -325,11 +327,10 @@ class Recorder:
             test_accuracy: [N], where it was measured.
             stalls: counted over the round.
         """
+        outcomes = self._seeds.emit_ends(self._epoch)
         tasks = self._shape.tasks(self._round) if self._shape.tasks else [(None, None)] * self._shape.envs
         for env, episode in enumerate(
-            self._episodes.events(
-                self._outcome, test_accuracy, self._shape.host_parameters, self._seeds.outcomes
-            )
+            self._episodes.events(self._outcome, test_accuracy, self._shape.host_parameters, outcomes)
         ):
             task, instance = tasks[env]
             self._emitter.emit(replace(episode, task=task, instance=instance), env=env)
@@ -340,7 +341,7 @@ class Recorder:
             epochs=self._epoch - self._first_epoch,
             times=times,
             stalls=stalls,
-            seeds=self._seeds.tally,
+            seeds=sum(outcomes, Counter()),
         )
         self._emitter.emit(summary)
         if test_accuracy is not None:
@@ -423,7 +424,7 @@ class Recorder:
         self._first_epoch = self._epoch
         self._tick_clock(self._level)  # an episode that is complete has no epoch left to begin
         self._episodes.load_state_dict(state)
-        self._seeds.load_state_dict(state["seeds"])
+        self._seeds.load_state_dict(state["seeds"], self._round)
         self._signals.accuracy.load_state_dict(state["accuracy"])
         self._env_drift.load_state_dict(state["env_drift"])
         self._policy_drift.load_state_dict(state["policy_drift"])

@@ -1,4 +1,4 @@
-"""Events of seeds: the stages that they entered and who caused it; verdicts of gates, new or needed.
+"""Events of seeds: stages that they entered and who caused it; verdicts of gates, new or needed; their ends.
 
 Actions and seeds have ids that are the same in every event and in a resumed run: `r3e17n5` is what was chosen
 in round 3 after 17 epochs for env 5, `r3e17n5s0` the seed planted then in its first slot.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from esper_overwatch.protocol.messages.events import SeedGate, SeedStage
+from esper_overwatch.protocol.messages.events import SeedEnded, SeedGate, SeedStage
 from esper_overwatch.protocol.messages.vocabulary import GATE_OF_OP, WITH_SEED, Initiator, Stage
 from esper_overwatch.protocol.server.emitter import Emitter
 from esper_overwatch.trainer.seeds.lifecycle import AUTOMATIC_GATES
@@ -26,6 +26,8 @@ Mask = NDArray[np.bool_]
 Codes = NDArray[np.int64]
 _OF_LIFE = (*WITH_SEED, Stage.PRUNED)
 """The stages of a seed's life; the others are those of an empty slot."""
+_UNDONE = Stage.DORMANT.name
+_ENDS = (Stage.FOSSILIZED.name, Stage.PRUNED.name, _UNDONE)
 
 
 def action_id(round: int, epoch: int, env: int) -> str:
@@ -37,27 +39,8 @@ def action_id(round: int, epoch: int, env: int) -> str:
     return f"r{round}e{epoch}n{env}"
 
 
-@dataclass
-class SeedTally:
-    """Seeds that germinated, fossilised or were pruned in a round."""
-
-    germinated: int = 0
-    fossilized: int = 0
-    pruned: int = 0
-
-
-@dataclass
-class _Seed:
-    """One seed of this round."""
-
-    planted: int
-    """Epochs finished when it was planted."""
-    stage: str = Stage.GERMINATED.name
-    """The newest of its life: one with a seed, or PRUNED."""
-
-
 class SeedEvents:
-    """Emits `seed.stage` and `seed.gate`.
+    """Emits `seed.stage`, `seed.gate` and `seed.ended`.
 
     Args:
         emitter: where they go.
@@ -84,21 +67,16 @@ class SeedEvents:
         """Names of the checks by gate, as the first frame has them."""
         self._last: NDArray[Any] | None = None
         """[N, S] stages after the last decision; what differs from them in the next was put back."""
-        self._planted: dict[tuple[int, int], list[_Seed]] = {}
-        """Seeds of this round by env and slot, the newest last."""
-        self._undone: dict[int, int] = {}
-        """Seeds of this round that rollbacks have undone, by env."""
+        self._seeds: dict[tuple[int, int], list[SeedEnded]] = {}
+        """Seeds of this round by env and slot, the newest last: what their events would say now."""
         self._clock = (0, 0)
         self._command: str | None = None
-        self.tally = SeedTally()
 
     def restart(self) -> None:
-        """A round begins: no seeds, nothing done."""
-        self.tally = SeedTally()
+        """A round begins: no seeds."""
         self._last = None
         self._verdict[:] = 0
-        self._planted.clear()
-        self._undone.clear()
+        self._seeds.clear()
 
     def emit_changes(
         self,
@@ -122,8 +100,7 @@ class SeedEvents:
         self._clock, self._command = clock, command
         before, advanced, after = frame["stage.before"], frame["stage.advanced"], frame["stage"]
         if self._last is not None:
-            self._forget_undone(frame)
-            self._stages(frame, self._last, before, "governor")
+            self._stages(frame, self._undo(frame, self._last), before, "governor")
         self._last = after
         self._verdict[before == Stage.DORMANT] = 0
         planted = (advanced == Stage.DORMANT) & (after == Stage.GERMINATED)
@@ -139,7 +116,7 @@ class SeedEvents:
             ask(gate, before == STAGE_OF_GATE[gate])
         self._stages(frame, before, advanced, "auto")
         for env, slot in np.argwhere(planted).tolist():
-            self._planted.setdefault((env, slot), []).append(_Seed(clock[1]))
+            self._plant(env, slot, int(frame["blueprint"][env, slot]))
         ask("G0", planted)
         for gate in ("G2", "G5") if by == "policy" else ():
             ask(gate, advanced == STAGE_OF_GATE[gate])
@@ -157,55 +134,117 @@ class SeedEvents:
         prefix = "final."
         final = {name.removeprefix(prefix): frame[name] for name in frame if name.startswith(prefix)}
         if self._last is not None:
-            self._forget_undone(frame)
-            self._stages(final, self._last, final["stage"], "governor")
+            self._stages(final, self._undo(frame, self._last), final["stage"], "governor")
         self._last = final["stage"]
 
-    def outcomes(self, env: int) -> dict[str, int]:
-        """Seeds of this round by where they stand; DORMANT are those that rollbacks have undone."""
-        stages = [seed.stage for (owner, _), seeds in self._planted.items() if owner == env for seed in seeds]
-        stages += [Stage.DORMANT.name] * self._undone.get(env, 0)
-        return dict(sorted(Counter(stages).items()))
+    def record_contributions(self, contribution: NDArray[np.floating[Any]]) -> None:
+        """An epoch was measured: [N, S], NaN where it was not."""
+        for env, slot in np.argwhere(~np.isnan(contribution)).tolist():
+            seed = self._newest(env, slot)
+            if seed is not None and seed.how != Stage.PRUNED.name:
+                seed.contribution = _decimal(contribution[env, slot])
+
+    def emit_ends(self, epoch: int) -> list[Counter[str]]:
+        """Emit `seed.ended` of each seed of the round, in the order of the envs.
+
+        Args:
+            epoch: after which the episode is over.
+
+        Returns:
+            Each env's seeds by how they ended.
+        """
+        outcomes: list[Counter[str]] = [Counter() for _ in self._verdict]
+        for (env, _), seeds in sorted(self._seeds.items()):
+            for seed in seeds:
+                if seed.how not in _ENDS:
+                    seed.ended = epoch
+                self._emit(seed, env)
+                outcomes[env][seed.how] += 1
+        return outcomes
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "verdict": self._verdict.tolist(),
-            "tally": asdict(self.tally),
             "last": None if self._last is None else self._last.tolist(),
-            "births": [[*place, *(seed.planted for seed in own)] for place, own in self._planted.items()],
-            "outcomes": [[*place, *(seed.stage for seed in own)] for place, own in self._planted.items()],
-            "undone": list(self._undone.items()),
+            "seeds": [[*place, *map(asdict, own)] for place, own in self._seeds.items()],
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], round: int) -> None:
+        """Go on from `state_dict`; one of 0.2.0 knows birth and stage of its seeds, without the undone."""
         self._verdict = np.array(state["verdict"], dtype=np.int64)
-        self.tally = SeedTally(**state["tally"])
         self._last = None if state["last"] is None else np.array(state["last"])
-        self._planted = {
-            (env, slot): [_Seed(epoch) for epoch in epochs] for env, slot, *epochs in state["births"]
+        self._clock = round, 0
+        self._seeds = {
+            (env, slot): [SeedEnded(**seed) for seed in seeds] for env, slot, *seeds in state.get("seeds", [])
         }
-        for env, slot, *stages in state["outcomes"]:
-            for seed, stage in zip(self._planted[env, slot], stages, strict=True):
-                seed.stage = stage
-        self._undone = dict(map(tuple, state["undone"]))
+        stages = {(env, slot): own for env, slot, *own in state.get("outcomes", [])}
+        for env, slot, *births in state.get("births", []):
+            for born, stage in zip(births, stages[env, slot], strict=True):
+                self._plant(env, slot, -1, born).how = stage
 
-    def _seed_id(self, env: int, slot: int) -> str | None:
-        """Identifies the newest seed in a slot."""
-        seeds = self._planted.get((env, slot))
-        return f"{action_id(self._clock[0], seeds[-1].planted, env)}s{slot}" if seeds else None
+    def _plant(self, env: int, slot: int, blueprint: int, born: int | None = None) -> SeedEnded:
+        """Enter a new seed.
+
+        Args:
+            blueprint: -1 = not known.
+            born: epochs finished when it was planted, None = now.
+        """
+        round_, now = self._clock
+        born = now if born is None else born
+        seed = SeedEnded(
+            seed=f"{action_id(round_, born, env)}s{slot}",
+            slot=self._slots[slot],
+            blueprint=None if blueprint < 0 else self._blueprints[blueprint],
+            parameters=0 if blueprint < 0 else self._parameters[slot][blueprint],
+            born=born,
+            ended=born,
+            how=Stage.GERMINATED.name,
+        )
+        self._seeds.setdefault((env, slot), []).append(seed)
+        return seed
+
+    def _newest(self, env: int, slot: int) -> SeedEnded | None:
+        """The newest seed in a slot that no rollback has undone."""
+        return next((one for one in reversed(self._seeds.get((env, slot), ())) if one.how != _UNDONE), None)
 
     def _action_id(self, env: int, by: Initiator) -> str | None:
         return action_id(*self._clock, env) if by == "policy" else None
 
-    def _forget_undone(self, frame: HostFrame) -> None:
-        """Seeds planted after the epoch that a rolled back env was put back to have never been."""
+    def _undo(self, frame: HostFrame, stage: NDArray[Any]) -> NDArray[Any]:
+        """Emit the end of seeds planted after the epoch that a rolled back env was put back to.
+
+        Returns:
+            The stages [N, S] without them.
+        """
+        stage = stage.copy()
         for env in np.flatnonzero(frame.get("governor.ill", np.zeros(0))).tolist():
             restored = int(frame["governor.restored"][env])
-            for (owner, _), seeds in self._planted.items():
-                if owner == env:
-                    kept = [seed for seed in seeds if seed.planted < restored]
-                    self._undone[env] = self._undone.get(env, 0) + len(seeds) - len(kept)
-                    seeds[:] = kept
+            for slot in range(len(self._slots)):
+                for seed in self._seeds.get((env, slot), ()):
+                    if seed.how != _UNDONE and seed.born >= restored:
+                        self._emit_undone(env, seed)
+                        stage[env, slot] = Stage.DORMANT
+        return stage
+
+    def _emit_undone(self, env: int, seed: SeedEnded) -> None:
+        event = SeedStage(
+            slot=seed.slot,
+            from_stage=seed.how,
+            to_stage=_UNDONE,
+            blueprint=None,
+            alpha=0.0,
+            by="governor",
+            seed=seed.seed,
+        )
+        self._emit(event, env)
+        seed.how, seed.ended = _UNDONE, self._clock[1]
+
+    def _emit(self, event: SeedStage | SeedGate | SeedEnded, env: int) -> None:
+        """Emit an event without the fields that are None: readers take them for that, and there are many."""
+        for name in [name for name, value in vars(event).items() if value is None]:
+            if hasattr(type(event), name):  # it has a default
+                delattr(event, name)
+        self._emitter.emit(event, env=env)
 
     def _stages(
         self,
@@ -216,31 +255,28 @@ class SeedEvents:
     ) -> None:
         for env, slot in np.argwhere(before != after).tolist():
             stage = Stage(int(after[env, slot]))
-            if by != "governor":
-                self.tally.germinated += stage is Stage.GERMINATED
-                self.tally.fossilized += stage is Stage.FOSSILIZED
-                self.tally.pruned += stage is Stage.PRUNED
-            seeds = self._planted.get((env, slot))
-            if seeds and stage in _OF_LIFE:
-                seeds[-1].stage = stage.name
+            seed = self._newest(env, slot)
             # A slot that is freed and planted in one epoch has its new blueprint already.
             blueprint = -1 if stage is Stage.DORMANT else int(frame["blueprint"][env, slot])
-            contribution = float(frame["contribution.last"][env, slot])
-            self._emitter.emit(
+            contribution = _decimal(frame["contribution.last"][env, slot])
+            if seed is not None and stage in _OF_LIFE:
+                seed.how, seed.ended = stage.name, self._clock[1]
+                seed.contribution = seed.contribution if np.isnan(contribution) else contribution
+            self._emit(
                 SeedStage(
                     slot=self._slots[slot],
                     from_stage=Stage(int(before[env, slot])).name,
                     to_stage=stage.name,
                     blueprint=None if blueprint < 0 else self._blueprints[blueprint],
-                    alpha=float(frame["alpha"][env, slot]),
+                    alpha=_decimal(frame["alpha"][env, slot]),
                     by=by,
                     parameters=0 if blueprint < 0 else self._parameters[slot][blueprint],
                     contribution=None if np.isnan(contribution) else contribution,
-                    seed=self._seed_id(env, slot),
+                    seed=None if seed is None else seed.seed,
                     action=self._action_id(env, by),
                     command=self._command if by == "operator" else None,
                 ),
-                env=env,
+                env,
             )
 
     def _report(self, frame: HostFrame, gate: str, where: Mask, by: Initiator) -> Mask:
@@ -255,19 +291,26 @@ class SeedEvents:
         self._verdict[where] = verdict[where]
         passed: Mask = np.all([frame[f"gate.{gate}.{check}"] for check in checks], axis=0)
         for env, slot in np.argwhere(reported).tolist():
-            self._emitter.emit(
-                SeedGate(
-                    slot=self._slots[slot],
-                    gate=gate,
-                    passed=bool(passed[env, slot]),
-                    checks={check: bool(frame[f"gate.{gate}.{check}"][env, slot]) for check in checks},
-                    seed=self._seed_id(env, slot),
-                    action=self._action_id(env, by) if needed[env, slot] else None,
-                    command=self._command if by == "operator" else None,
-                ),
-                env=env,
+            seed = self._newest(env, slot)
+            event = SeedGate(
+                slot=self._slots[slot],
+                gate=gate,
+                passed=bool(passed[env, slot]),
+                checks={check: bool(frame[f"gate.{gate}.{check}"][env, slot]) for check in checks},
+                seed=None if seed is None else seed.seed,
+                action=self._action_id(env, by) if needed[env, slot] else None,
+                command=self._command if by == "operator" else None,
             )
+            if seed is not None:
+                seed.gates_failed.pop(gate, None)
+                seed.gates_failed |= {gate: list(event.failed)} if event.failed else {}
+            self._emit(event, env)
         return passed
+
+
+def _decimal(value: np.floating[Any]) -> float:
+    """The shortest decimal that is this number, as in `epoch`."""
+    return float(str(value))
 
 
 def _checks_of(frame: HostFrame, gate: str) -> list[str]:

@@ -52,6 +52,30 @@ class RunStarted:
     notes: str = ""
 
 
+@event("run.rewound", "life")
+@dataclass(kw_only=True)
+class RunRewound:
+    """A boot goes back to a checkpoint: earlier boots' events of what it plays again are void.
+
+    These are, up to the numbers `last`, all of later rounds than `round`, and of that round what came after
+    `epoch` epochs and their decisions (all of it where `epoch` is 0), `seed.ended` and the like included.
+    """
+
+    round: int
+    epoch: int
+    from_round: int
+    """The clock of the newest event before this boot."""
+    from_epoch: int
+    last: dict[str, int]
+    """The newest number before this boot, per stream."""
+
+    def voids(self, event_round: int, event_epoch: int, *, is_end: bool = False) -> bool:
+        """True if earlier boots' events of this clock are void; with `is_end` those of an episode's end."""
+        if event_round != self.round:
+            return event_round > self.round
+        return is_end or not self.epoch or event_epoch > self.epoch
+
+
 @event("run.state", "life")
 @dataclass(kw_only=True)
 class RunStateChanged:
@@ -225,7 +249,7 @@ class EvaluationFinished:
 @event("seed.stage", "life", keep=2, key=("env", "slot"))
 @dataclass(kw_only=True)
 class SeedStage:
-    """A seed moved along its life; ctx.env says whose."""
+    """A seed moved along its life; ctx.env says whose. Fields that may be null may be missing instead."""
 
     slot: str
     from_stage: str
@@ -248,7 +272,8 @@ class SeedStage:
 class SeedGate:
     """A gate was evaluated: an action needed it, or its verdict is another than before.
 
-    Every evaluation, repeated ones as well, is in `EpochFinished.gates_asked`.
+    Every evaluation, repeated ones as well, is in `EpochFinished.gates_asked`. Fields that may be null may be
+    missing instead.
     """
 
     slot: str
@@ -266,6 +291,33 @@ class SeedGate:
         """The checks that failed; `refused` where it names none and yet let nothing through."""
         found = tuple(check for check, passed in self.checks.items() if not passed)
         return found or (() if self.passed else ("refused",))
+
+
+@event("seed.ended", "life")
+@dataclass(kw_only=True)
+class SeedEnded:
+    """What became of a seed; ctx.env says whose.
+
+    One for each seed planted in an episode, before its `episode.finished`: until then a rollback can bring a
+    pruned seed back or undo a fossilised one. Counts of seeds are sums of these.
+    """
+
+    seed: str
+    """Its id, as in `seed.stage`."""
+    slot: str
+    blueprint: str | None
+    """Null where a checkpoint of 0.2.0 did not say it."""
+    parameters: int
+    born: int
+    """Epochs finished when it was planted."""
+    ended: int
+    """Epochs finished when it was fossilised, pruned or undone, or when the episode ended."""
+    how: str
+    """FOSSILIZED, PRUNED, DORMANT (a rollback undid it), or the stage in which the episode's end found it."""
+    contribution: float | None = None
+    """The newest measured, a share of accuracy; of a fossilised seed until the episode's end."""
+    gates_failed: dict[str, list[str]] = field(default_factory=dict)
+    """Gates whose newest verdict was no: the checks that failed, by gate."""
 
 
 @event("anomaly", "life", keep=1, key=("source", "kind"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from esper_overwatch.protocol.messages.events import EpisodeFinished
+from esper_overwatch.protocol.messages.events import EpisodeFinished, RoundFinished, SeedEnded
 from esper_overwatch.protocol.messages.vocabulary import Op
 from esper_overwatch.trainer.telemetry.timer import PhaseTimes
 from tests.trainer.telemetry.rig import EPISODE, HOST_PARAMETERS, Rig
@@ -45,6 +47,9 @@ def test_components_add_up_to_the_return_of_each_env() -> None:
     assert second[0].test_accuracy is None
 
 
+_OF_END = ("seed.ended", "episode.finished", "round.finished")
+
+
 def roll_back(rig: Rig) -> None:
     """One seed is pruned, then a second planted; a rollback undoes the second and revives the first."""
     rig.begin_round()
@@ -68,20 +73,65 @@ def roll_back(rig: Rig) -> None:
 def test_a_rollback_is_counted_and_undoes_a_seed() -> None:
     rig = Rig(envs=2)
     roll_back(rig)
-    (first, second) = finish(rig)
-    assert first.rollbacks == second.rollbacks == 1
-    assert first.seeds == {"DORMANT": 1, "TRAINING": 1}
+    rig.recorder.finish_round(PhaseTimes(1.0))
+    *told, round_finished = [event for event in rig.take() if event.type in _OF_END]
+    assert [(e.type, e.ctx.env) for e in told] == [
+        *[("seed.ended", env) for env in (0, 0, 1, 1)],
+        *[("episode.finished", env) for env in (0, 1)],
+    ]
+    ends: list[SeedEnded] = [event.data for event in told[:2]]
+    assert [(e.seed, e.blueprint, e.parameters, e.born, e.ended, e.how) for e in ends] == [
+        ("r1e0n0s0", "conv_light", 80, 0, 10, "TRAINING"),
+        ("r1e8n0s0", "conv_light", 80, 8, 9, "DORMANT"),
+    ]
+    for episode in (event.data for event in told[4:]):
+        assert (episode.rollbacks, episode.seeds) == (1, {"TRAINING": 1, "DORMANT": 1})
+    summary: RoundFinished = round_finished.data
+    assert (summary.germinated, summary.fossilized, summary.pruned) == (4, 0, 0)
     rig.begin_round()
     rig.decide()
     rig.train()
     assert [(e.rollbacks, e.seeds) for e in finish(rig)] == [(0, {"GERMINATED": 1})] * 2
 
 
+def test_an_end_has_the_newest_worth_and_failed_gates() -> None:
+    rig = Rig(envs=1)
+    rig.begin_round()
+    rig.decide(rig.action(Op.GERMINATE, slot=0))
+    rig.train()
+    for op in (Op.WAIT, Op.WAIT, Op.WAIT, Op.ADVANCE, Op.WAIT):
+        rig.decide(rig.action(op, slot=0, alpha_target=2))
+        rig.train()
+    last = rig.take("epoch")[-1].data.contribution[0][0]
+    rig.decide(rig.action(Op.GERMINATE, slot=1))
+    rig.recorder.finish_round(PhaseTimes(1.0))
+    kept, new = [event.data for event in rig.take("seed.ended")]
+    assert (kept.how, kept.contribution) == ("BLENDING", last)
+    assert {*kept.gates_failed} == {"G3"}
+    assert (new.how, new.contribution, new.gates_failed) == ("GERMINATED", None, {})
+
+
 def test_resumed_recorder_knows_the_episodes_beginning() -> None:
     rig = Rig(envs=2)
     roll_back(rig)
-    state = rig.recorder.state_dict()
+    state = json.loads(json.dumps(rig.recorder.state_dict()["seeds"]))
+    whole = rig.recorder.state_dict() | {"seeds": state}
+    rig.take()
     expected = finish(rig)
     rig.recorder = rig.new_recorder()
-    rig.recorder.load_state_dict(state)
+    rig.recorder.load_state_dict(whole)
     assert finish(rig) == expected
+
+
+def test_checkpoint_of_an_older_version_keeps_counts_of_seeds() -> None:
+    rig = Rig(envs=1)
+    rig.begin_round()
+    rig.decide(rig.action(Op.GERMINATE))
+    rig.train()
+    state = rig.recorder.state_dict()
+    del state["seeds"]["seeds"]
+    state["seeds"] |= {"births": [[0, 0, 0], [0, 1]], "outcomes": [[0, 0, "GERMINATED"], [0, 1]]}
+    rig.recorder = rig.new_recorder()
+    rig.recorder.load_state_dict(state)
+    rig.decide(rig.action(Op.GERMINATE, slot=1))
+    assert [episode.seeds for episode in finish(rig)] == [{"TRAINING": 1, "GERMINATED": 1}]

@@ -216,8 +216,10 @@ def test_a_rollback_gives_a_slot_its_older_seed_id() -> None:
     rig.decide(rig.action(Op.PRUNE), restored=2)
     stages: list[SeedStage] = data(rig.take("seed.stage"))
     assert [(s.from_stage, s.to_stage, s.by, s.seed) for s in stages] == [
-        ("GERMINATED", "TRAINING", "governor", "r1e0n0s0"),
-        ("GERMINATED", "TRAINING", "governor", "r1e0n1s0"),
+        ("GERMINATED", "DORMANT", "governor", "r1e8n0s0"),
+        ("GERMINATED", "DORMANT", "governor", "r1e8n1s0"),
+        ("DORMANT", "TRAINING", "governor", "r1e0n0s0"),
+        ("DORMANT", "TRAINING", "governor", "r1e0n1s0"),
         ("TRAINING", "PRUNED", "policy", "r1e0n0s0"),
         ("TRAINING", "PRUNED", "policy", "r1e0n1s0"),
     ]
