@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def epoch(round_: int, epoch_: int, accuracy: float = 0.5, **changes: Any) -> To
     return ev.EpochFinished(**(values | changes)), at(round_, epoch_)
 
 
-def round_finished(round_: int, epoch_: int = 3, accuracy: float = 0.5) -> Told:
+def round_finished(round_: int, epoch_: int = 3, accuracy: float = 0.5, germinated: int = 0) -> Told:
     event = ev.RoundFinished(
         seconds=1.5,
         env_epochs_per_second=4.0,
@@ -107,10 +108,33 @@ def round_finished(round_: int, epoch_: int = 3, accuracy: float = 0.5) -> Told:
         accuracy_mean=accuracy,
         accuracy_best=accuracy,
         best_env=0,
+        germinated=germinated,
     )
     return event, at(round_, epoch_)
 
 
 def stage(where: Context, slot: str, before: str, after: str, **changes: Any) -> Told:
+    """A stage of the slot's only seed in the round, where `seed` names no other."""
     values: dict[str, Any] = {"blueprint": "norm", "alpha": 0.0, "by": "policy", "parameters": 17}
+    values["seed"] = f"r{where.round}n{where.env}{slot}"
     return ev.SeedStage(slot=slot, from_stage=before, to_stage=after, **(values | changes)), where
+
+
+def ended(where: Context, slot: str, born: int, end: int, how: str, **changes: Any) -> Told:
+    """The end of the slot's only seed in the round, where `seed` names no other."""
+    values: dict[str, Any] = {
+        "blueprint": "norm",
+        "parameters": 17,
+        "seed": f"r{where.round}n{where.env}{slot}",
+    }
+    return ev.SeedEnded(slot=slot, born=born, ended=end, how=how, **(values | changes)), where
+
+
+def rewound(round_: int, epoch_: int, told: Sequence[Told]) -> Told:
+    """A boot goes back to a checkpoint, after these events and the boot's first."""
+    last = Counter(spec_of(type(event)).stream for event, _ in told)
+    ctx = told[-1][1]
+    event = ev.RunRewound(
+        round=round_, epoch=epoch_, from_round=ctx.round, from_epoch=ctx.epoch, last=dict(last)
+    )
+    return event, at(round_, epoch_)

@@ -28,8 +28,6 @@ try:
     from .event_columns import SCHEMAS
     from .event_views import NAMES, Boots
     from .part_cache import JournalTables, read_tables
-    from .seed_cache import SeedCache
-    from .seed_view import KEPT_SEEDS
     from .views import views
 except ImportError as error:
     _missing: ImportError | None = error
@@ -144,10 +142,6 @@ class Database:
         rows = self._connection.from_arrow(table[:count]).fetchall()
         return Result(_number_repeats(relation.columns), rows, has_more=table.num_rows > count)
 
-    def _evaluate(self, sql: str) -> pyarrow.Table:
-        with self._alarm():
-            return self._connection.sql(sql).to_arrow_table()
-
     @contextmanager
     def _alarm(self) -> Iterator[None]:
         """DuckDB's errors in one line; what takes longer than the limits is interrupted."""
@@ -195,11 +189,9 @@ class Database:
         for table in SCHEMAS:
             connection.register(f"_{table}", tables.dataset(table))
             connection.execute(boots.view(table))
-        seeds = SeedCache(tables, boots, self._evaluate)
-        if seeds.files:
-            connection.register(KEPT_SEEDS, seeds.dataset())
         components = [name for summary in tables.summaries for name in summary.components]
-        for name, sql in views(list(dict.fromkeys(components)), seeds.settled).items():
+        ((told,),) = connection.sql('SELECT max(ctx_round) FROM events."seed.ended"').fetchall()
+        for name, sql in views(list(dict.fromkeys(components)), told or 0).items():
             connection.execute(f"CREATE VIEW {name} AS {sql}")
 
     def close(self) -> None:

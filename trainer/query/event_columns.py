@@ -13,10 +13,10 @@ from msgspec import Struct, field, json
 from esper_overwatch.protocol.codec.json_lines import Event, Unknown
 from esper_overwatch.protocol.journal.damage import DamageReport
 from esper_overwatch.protocol.journal.reader import JournalPart
-from esper_overwatch.protocol.messages.events import EVENTS, EpochFinished, RoundFinished, RunStarted
+from esper_overwatch.protocol.messages.events import EVENTS, EpochFinished, RunStarted
 
 from .arrow_types import column
-from .timeline import FIRST_TYPES
+from .timeline import FIRST_TYPES, Position, position
 
 MAX_BATCH_ROWS = 2000
 """Rows of a batch; as many are held in memory per type."""
@@ -36,11 +36,6 @@ _ENVELOPE = [
     pa.field("ctx_rank", pa.int64()),
 ]
 """`place` orders the events of a journal: number of the segment, then of the event in it."""
-
-
-def place_after(number: int) -> int:
-    """The place behind all events of the segment with this number."""
-    return (number + 1) << _PLACE_BITS
 
 
 def _fields(cls: type) -> list[pa.Field]:
@@ -72,16 +67,7 @@ class FirstEvent(Struct, frozen=True):
     """The first event of a boot, in a part, that says where in the run it is."""
 
     place: int
-    type: str
-    round: int
-    epoch: int
-
-
-class FinishedRound(Struct, frozen=True):
-    """The last round that a boot finished in a part."""
-
-    place: int
-    round: int
+    position: Position
 
 
 class PartSummary(Struct):
@@ -92,10 +78,6 @@ class PartSummary(Struct):
     boots: list[Boot] = field(default_factory=list)
     first: list[FirstEvent] = field(default_factory=list)
     """At most one before the first boot, and one after each."""
-    finished: list[FinishedRound] = field(default_factory=list)
-    """At most one before the first boot, and one after each."""
-    last_round: int = 0
-    """The highest in any event."""
     components: list[str] = field(default_factory=list)
     """Reward components, in the order of their appearance."""
     numbers: list[tuple[str, int, int]] = field(default_factory=list)
@@ -134,12 +116,11 @@ class EventColumns:
         for number, event in enumerate(watch(part.events(damage.note)), start=1):
             place = (part.number << _PLACE_BITS) + number
             self._count(event, last)
-            self._note_round(place, event)
             if isinstance(event.data, RunStarted):
                 self._boot(place, event.data)
                 is_open = True
             elif is_open and event.type in FIRST_TYPES:
-                self.summary.first.append(FirstEvent(place, event.type, event.ctx.round, event.ctx.epoch))
+                self.summary.first.append(FirstEvent(place, position(event)))
                 is_open = False
             if isinstance(event.data, EpochFinished):
                 known = self.summary.components
@@ -159,16 +140,6 @@ class EventColumns:
             return
         last[event.stream] = len(numbers)
         numbers.append((event.stream, event.seq, event.seq))
-
-    def _note_round(self, place: int, event: Event) -> None:
-        summary = self.summary
-        summary.last_round = max(summary.last_round, event.ctx.round)
-        if not isinstance(event.data, RoundFinished):
-            return
-        boot = summary.boots[-1].place if summary.boots else 0
-        if summary.finished and summary.finished[-1].place > boot:
-            summary.finished.pop()
-        summary.finished.append(FinishedRound(place, event.ctx.round))
 
     def _boot(self, place: int, data: RunStarted) -> None:
         boot = Boot(

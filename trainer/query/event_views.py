@@ -30,13 +30,12 @@ class Boots:
         edges = [boot.place for boot in self.all] + [_END]
         self._spans = list(itertools.pairwise(edges))
         starts: list[Position | None] = [None] * len(self.all)
+        """Position at which each boot began to train; None where it has not."""
         for first in sorted((one for s in summaries for one in s.first), key=lambda one: one.place):
             number = sum(boot.place < first.place for boot in self.all) - 1
             if number < 0 or starts[number] is not None:
                 continue
-            starts[number] = (first.round, first.epoch, order_in_epoch(first.type))
-        self.starts = starts
-        """Position at which each boot began to train; None where it has not."""
+            starts[number] = first.position
         self._limits: list[Position | None] = []
         """The first position of each boot that a later one has repeated."""
         newest: Position | None = None

@@ -2,7 +2,6 @@
 
     cache/query-<schema>/000001-<fingerprint>/{raw,epoch,...}.parquet   the tables of a compressed segment
     cache/query-<schema>/000001-<fingerprint>/summary.json             the rest; the folder is renamed then
-    cache/query-<schema>/seeds/                                        see `seed_cache`
 
 A compressed segment does not change, so that each is read once; later queries read columns. The folder may be
 deleted at any time. Where it cannot be written, all tables are in memory. A folder of which a file is missing
@@ -35,10 +34,9 @@ from .event_columns import RAW, SCHEMAS, EventColumns, PartSummary
 
 logger = logging.getLogger(__name__)
 
-CACHE_VERSION = 5
+CACHE_VERSION = 6
 """Raised when the files have another form."""
 _SUMMARY = "summary.json"
-SEEDS_FOLDER = "seeds"
 ABANDONED_SECONDS = 24 * 3600
 """Age from which an unfinished folder is taken for that of a process that is gone."""
 Watch = Callable[[Iterator[Event]], Iterator[Event]]
@@ -59,12 +57,10 @@ class JournalTables:
     Attributes:
         cache: the folder of what is kept.
         summaries: of the parts, the oldest first.
-        kept: the name of each part whose tables are files, None for the others.
     """
 
     cache: Path
     summaries: list[PartSummary] = field(default_factory=list)
-    kept: list[str | None] = field(default_factory=list)
     _files: dict[str, list[str]] = field(default_factory=dict)
     _batches: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
 
@@ -78,7 +74,6 @@ class JournalTables:
     def add_kept(self, folder: Path, summary: PartSummary) -> None:
         """Take in a segment whose tables are files."""
         self.summaries.append(summary)
-        self.kept.append(folder.name)
         for table in summary.rows:
             self._files.setdefault(table, []).append(str(folder / f"{table}.parquet"))
 
@@ -99,7 +94,7 @@ def read_tables(journal: Path, watch: Watch) -> JournalTables:
     """
     cache = _cache_of(journal)
     tables = JournalTables(cache)
-    known = {SEEDS_FOLDER}
+    known = set[str]()
     with open_parts(journal) as parts:
         for part in parts:
             if part.fingerprint is not None:
@@ -110,7 +105,6 @@ def read_tables(journal: Path, watch: Watch) -> JournalTables:
                     tables.add_kept(folder, summary)
                     continue
             tables.summaries.append(EventColumns(tables.add_batch).read(part, watch))
-            tables.kept.append(None)
     _remove_others(cache, known)
     earlier = removed_boots(journal)
     if earlier is not None and tables.summaries:

@@ -8,17 +8,18 @@ from pathlib import Path
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.journal.damage import DamageReport
 from esper_overwatch.protocol.journal.reader import oldest_numbers, read
+from esper_overwatch.protocol.messages.events import RunRewound
 
 Position = tuple[int, int, int]
 """Round, epochs finished, and the order of what has this clock: `order_in_epoch`."""
-_OUTCOMES = frozenset({"epoch", "rank.epoch", "layers", "governor.rollback"})
+_OUTCOMES = frozenset({"epoch", "rank.epoch", "layers", "governor.rollback", "drift"})
 _DECISIONS = frozenset({"seed.stage", "seed.gate", "governor.veto"})
 OF_ROUND = frozenset(
     {
         "ppo.update",
         "teacher.round",
         "shapley.computed",
-        "drift",
+        "seed.ended",
         "episode.finished",
         "round.finished",
         "evaluation.finished",
@@ -26,8 +27,10 @@ OF_ROUND = frozenset(
 )
 REPEATED_TYPES = {"round.started"} | _OUTCOMES | _DECISIONS | OF_ROUND
 """Types that a resumed boot emits again: those of an epoch, and those that come after a round's last."""
-FIRST_TYPES = frozenset({"round.started", "epoch", "seed.stage", "seed.gate", "round.finished"})
-"""The first of these says where a boot began to play."""
+FIRST_TYPES = frozenset(
+    {"run.rewound", "round.started", "epoch", "seed.stage", "seed.gate", "round.finished"}
+)
+"""The first of these says where a boot began to play; boots of 0.2.0 and before have no `run.rewound`."""
 
 
 def order_in_epoch(type_: str) -> int:
@@ -39,7 +42,9 @@ def order_in_epoch(type_: str) -> int:
 
 
 def position(event: Event) -> Position:
-    """Position of an event in the run."""
+    """Position of an event in the run; of `run.rewound` the first that is void."""
+    if isinstance(event.data, RunRewound):
+        return event.data.round, event.data.epoch, 3 if event.data.epoch else 0
     return event.ctx.round, event.ctx.epoch, order_in_epoch(event.type)
 
 

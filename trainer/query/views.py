@@ -12,11 +12,11 @@ from esper_overwatch.protocol.messages.vocabulary import (
     ALPHA_TARGETS,
     GATE_OF_OP,
     TEMPOS,
+    WITH_SEED,
     Curve,
+    Stage,
     Style,
 )
-
-from .seed_view import seeds_view
 
 _ENVELOPE = "boot_number, place, seq, ctx_round, ctx_epoch, ctx_level, ctx_env, ctx_rank"
 
@@ -217,6 +217,59 @@ SELECT ts, ctx_round AS round, ctx_epoch AS epoch, ctx_env AS env, slot, seed, f
     "by" AS actor, action, command, blueprint, alpha, contribution
 FROM events."seed.stage" ORDER BY place
 """
+_OF_LIFE = ", ".join(f"'{stage.name}'" for stage in (*WITH_SEED, Stage.PRUNED))
+_SEEDS = f"""
+WITH ended AS (
+    SELECT place, ctx_env AS env, slot, blueprint, ctx_round AS round, born AS germinated_epoch,
+        ended AS end_epoch, how AS end_stage, contribution, parameters, seed
+    FROM events."seed.ended"
+), present AS (
+    SELECT min(place) AS place, ctx_env AS env, slot, min_by(blueprint, place) AS blueprint,
+        ctx_round AS round, min(ctx_epoch) AS born, max_by(ctx_epoch, place) FILTER (is_own) AS epoch,
+        max_by(to_stage, place) FILTER (is_own) AS stage, max(parameters) AS parameters, seed,
+        max_by(contribution, place) AS worth
+    FROM (
+        SELECT *, to_stage IN ({_OF_LIFE}) OR (to_stage = 'DORMANT' AND "by" = 'governor') AS is_own
+        FROM events."seed.stage" WHERE seed IS NOT NULL AND ctx_round > {{told}}
+    )
+    GROUP BY ctx_env, slot, ctx_round, seed
+    HAVING bool_or(to_stage = 'GERMINATED' AND "by" <> 'governor')
+), measured AS (
+    SELECT present.place, max_by(slots.contribution, slots.epoch) AS contribution
+    FROM present JOIN slots USING (round, env, slot)
+    WHERE slots.round > {{told}} AND slots.epoch > born
+        AND (present.stage NOT IN ('PRUNED', 'DORMANT') OR slots.epoch <= present.epoch)
+    GROUP BY ALL
+), finished AS (
+    SELECT ctx_round AS round, max(ctx_epoch) AS last FROM events."round.finished"
+    WHERE ctx_round > {{told}} GROUP BY ALL
+), untold AS (
+    SELECT min(round) AS first, max(round) AS last FROM (
+        SELECT ctx_round AS round FROM events."round.finished"
+        WHERE germinated > 0 AND ctx_round IN (SELECT ctx_round FROM events."round.started")
+            AND ctx_round NOT IN (SELECT round FROM ended UNION ALL SELECT round FROM present)
+        UNION ALL
+        SELECT ctx_round FROM events."episode.finished"
+        WHERE seeds['DORMANT'] > 0 AND ctx_round NOT IN (SELECT round FROM ended)
+    ) HAVING count(*) > 0
+)
+SELECT * EXCLUDE (place) FROM (
+    SELECT * FROM ended
+    UNION ALL BY NAME
+    SELECT present.place, env, slot, blueprint, round, born AS germinated_epoch,
+        CASE WHEN stage IN ('FOSSILIZED', 'PRUNED', 'DORMANT') THEN epoch ELSE last END AS end_epoch,
+        CASE WHEN end_epoch IS NOT NULL THEN stage END AS end_stage,
+        coalesce(contribution, worth) AS contribution, parameters, seed
+    FROM present LEFT JOIN measured USING (place) LEFT JOIN finished USING (round)
+    UNION ALL BY NAME
+    SELECT NULL AS place FROM untold WHERE error(
+        'seeds: rounds ' || first || ' to ' || last || ' are of a version that did not tell how seeds ended; '
+        'ask episodes or stages'
+    ) IS NULL
+) ORDER BY round, place
+"""
+"""Seeds whose end was told, and those of the present round as their newest stages have them; so are those of
+a journal of 0.2.0, which has no `seed.ended`, unless rollbacks have undone some or stages name no seed."""
 _ANOMALIES = """
 SELECT ts, boot, ctx_round AS round, ctx_epoch AS epoch, kind, source, active, value, threshold, count, hint,
     severity, make_timestamp(since) AS since
@@ -332,7 +385,7 @@ _VIEWS: dict[str, View] = {
     "episodes": View("each env's episode: return by component, accuracy, seeds by outcome", _EPISODES),
     "epochs": View("each env and epoch: losses, accuracies, reward, gradients", _EPOCHS),
     "slots": View("each slot and epoch: stage, blueprint, alpha, contribution, gradients", _SLOTS),
-    "seeds": View("each seed's life, from germination to its end", ""),
+    "seeds": View("each seed's life, from germination to its end", _SEEDS),
     "stages": View("each stage that a seed entered, and who caused it", _STAGES),
     "gates": View("each evaluation of a gate", _GATES),
     "gate_checks": View("each check of a gate whose verdict was new or needed", _GATE_CHECKS),
@@ -366,12 +419,12 @@ DESCRIPTIONS = {name: view.description for name, view in _VIEWS.items()}
 """Descriptions of the views, one line each."""
 
 
-def views(components: Sequence[str], settled: int) -> dict[str, str]:
+def views(components: Sequence[str], told: int) -> dict[str, str]:
     """SQL of each view.
 
     Args:
         components: of the run's rewards.
-        settled: the last round whose seeds' lives are kept; see `seed_view`.
+        told: the last round whose seeds' ends were told.
     """
-    own = {"rewards": _rewards(components), "seeds": seeds_view(settled)}
-    return {name: view.sql or own[name] for name, view in _VIEWS.items()}
+    own = {"rewards": _rewards(components), "seeds": _SEEDS.format(told=told)}
+    return {name: own.get(name, view.sql) for name, view in _VIEWS.items()}

@@ -45,7 +45,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             gates_asked=[[1, 0], [0, 0]],
             gates_passed=[[1, 0], [0, 0]],
         ),
-        stage(at(1, 1, 0), "r0c0", "HOLDING", "FOSSILIZED", contribution=0.25),
+        stage(at(1, 1, 0), "r0c0", "HOLDING", "FOSSILIZED", contribution=0.25, seed="r1e0n0s0"),
         epoch(1, 2),
         (CommandAccepted(id="c1", method="seed.germinate", params={}, client="me"), at(1, 2)),
         stage(at(1, 2, 1), "r0c1", "DORMANT", "GERMINATED", by="operator", seed="s1", command="c1"),

@@ -16,7 +16,17 @@ from esper_overwatch.trainer.policy.feature_statistics import FEATURE_GROUPS
 from esper_overwatch.trainer.query.database import Database, QueryError
 from esper_overwatch.trainer.query.views import DESCRIPTIONS
 from esper_overwatch.trainer.telemetry.round_events import update_event
-from tests.trainer.journals import Told, at, epoch, round_finished, round_started, stage, started, write_run
+from tests.trainer.journals import (
+    Told,
+    at,
+    ended,
+    epoch,
+    round_finished,
+    round_started,
+    stage,
+    started,
+    write_run,
+)
 from tests.trainer.telemetry.rig import healthy_update
 
 
@@ -81,19 +91,20 @@ def test_interactions_have_a_row_per_pair(tmp_path: Path) -> None:
     assert ask(db, "SELECT DISTINCT interaction FROM slots") == [(None,)], "an epoch of before"
 
 
-def test_returns_have_a_row_per_component_and_task(tmp_path: Path) -> None:
-    def episode(task: str | None, **components: float) -> ev.EpisodeFinished:
-        return ev.EpisodeFinished(
-            total_return=sum(components.values()),
-            reward_components=components,
-            accuracy=0.5,
-            parameters=10,
-            added_parameters=0,
-            seeds={},
-            rollbacks=0,
-            task=task,
-        )
+def episode(task: str | None, seeds: dict[str, int] | None = None, **components: float) -> ev.EpisodeFinished:
+    return ev.EpisodeFinished(
+        total_return=sum(components.values()),
+        reward_components=components,
+        accuracy=0.5,
+        parameters=10,
+        added_parameters=0,
+        seeds=seeds or {},
+        rollbacks=0,
+        task=task,
+    )
 
+
+def test_returns_have_a_row_per_component_and_task(tmp_path: Path) -> None:
     told = [
         (episode("digits", gain=1.0, rent=-0.5), at(1, 1, 0)),
         (episode("digits", gain=0.5, rent=0.0), at(1, 1, 1)),
@@ -131,8 +142,18 @@ def test_a_component_that_comes_later_is_null_before(tmp_path: Path) -> None:
     ]
 
 
-def test_seeds_from_birth_to_end(tmp_path: Path) -> None:
-    told = [
+LIVED = [
+    (0, "r0c0", "norm", 1, 0, 2, "FOSSILIZED", 0.5),
+    (1, "r0c1", "attention", 1, 0, 1, "PRUNED", -0.125),
+    (1, "r0c0", "norm", 1, 2, 3, "GERMINATED", None),
+    (0, "r0c0", "norm", 2, 0, None, None, None),
+]
+COLUMNS = "env, slot, blueprint, round, germinated_epoch, end_epoch, end_stage, contribution"
+
+
+def told_lives(*ends: Told) -> list[Told]:
+    """Two rounds, of which the first is over; these events told how its seeds ended."""
+    return [
         started("b1"),
         round_started(1),
         stage(at(1, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
@@ -144,18 +165,35 @@ def test_seeds_from_birth_to_end(tmp_path: Path) -> None:
         stage(at(1, 2, 0), "r0c0", "HOLDING", "FOSSILIZED"),
         stage(at(1, 2, 1), "r0c0", "DORMANT", "GERMINATED"),
         epoch(1, 3, contribution=[[0.5, None], [None, None]]),
-        round_finished(1),
+        *ends,
+        round_finished(1, germinated=3),
         round_started(2),
         stage(at(2, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
         epoch(2, 1),
     ]
-    rows = ask(database(tmp_path, told), "SELECT * EXCLUDE (parameters, seed) FROM seeds")
-    assert rows == [
-        (0, "r0c0", "norm", 1, 0, 2, "FOSSILIZED", 0.5),
-        (1, "r0c1", "attention", 1, 0, 1, "PRUNED", -0.125),
-        (1, "r0c0", "norm", 1, 2, 3, "GERMINATED", None),
-        (0, "r0c0", "norm", 2, 0, None, None, None),
-    ]
+
+
+def test_seeds_from_birth_to_end(tmp_path: Path) -> None:
+    told = told_lives(
+        ended(at(1, 3, 0), "r0c0", 0, 2, "FOSSILIZED", contribution=0.5),
+        ended(at(1, 3, 1), "r0c1", 0, 1, "PRUNED", contribution=-0.125, blueprint="attention"),
+        ended(at(1, 3, 1), "r0c0", 2, 3, "GERMINATED"),
+    )
+    db = database(tmp_path, told)
+    assert ask(db, f"SELECT {COLUMNS} FROM seeds") == LIVED
+    assert list(db.columns["seeds"]) == [*COLUMNS.split(", "), "parameters", "seed"]
+
+
+def test_seeds_of_older_journals_are_what_their_stages_tell(tmp_path: Path) -> None:
+    assert ask(database(tmp_path, told_lives()), f"SELECT {COLUMNS} FROM seeds") == LIVED
+
+
+def test_seeds_that_an_older_journal_lacks_are_refused(tmp_path: Path) -> None:
+    undone = (episode(None, {"DORMANT": 1}), at(1, 3, 0))
+    db = database(tmp_path, told_lives(undone))
+    with pytest.raises(QueryError, match=r"seeds: rounds 1 to 1 are of a version .*; ask episodes or stages"):
+        ask(db, "SELECT count(*) FROM seeds")
+    assert ask(db, "SELECT count(*) FROM stages") == [(7,)]
 
 
 def choices(**heads: int | None) -> dict[str, list[int | None]]:
@@ -233,22 +271,10 @@ def test_a_journal_of_the_first_version_can_be_asked(tmp_path: Path) -> None:
     assert ask(db, "SELECT DISTINCT action FROM stages") == [(None,)]
     assert ask(db, "SELECT count(*) > 0 FROM decisions") == [(True,)]
     assert ask(db, "SELECT count(*) FROM gates") == [(0,)]
-    for view in DESCRIPTIONS:
+    for view in DESCRIPTIONS.keys() - {"seeds"}:
         ask(db, f"SELECT * FROM {view}")
-
-
-def test_rollback_undoes_or_restores_a_seed(tmp_path: Path) -> None:
-    told = [
-        started("b1"),
-        round_started(1),
-        stage(at(1, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
-        stage(at(1, 1, 1), "r0c0", "DORMANT", "GERMINATED"),
-        stage(at(1, 1, 1), "r0c0", "GERMINATED", "PRUNED"),
-        stage(at(1, 2, 0), "r0c0", "GERMINATED", "DORMANT", by="governor", blueprint=None),
-        stage(at(1, 2, 1), "r0c0", "PRUNED", "GERMINATED", by="governor"),
-    ]
-    rows = ask(database(tmp_path, told), "SELECT env, end_epoch, end_stage FROM seeds")
-    assert rows == [(0, 2, "DORMANT"), (1, None, None)]
+    with pytest.raises(QueryError, match=r"seeds: rounds 2 to 2 are of a version"):
+        ask(db, "SELECT * FROM seeds")
 
 
 def test_what_a_resumed_boot_plays_anew_counts_once(tmp_path: Path) -> None:
