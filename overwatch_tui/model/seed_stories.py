@@ -1,49 +1,48 @@
-"""The life of each seed, from its birth to its end: stages, gates, and what was measured each epoch.
+"""Each seed's own events by its id: stages, gates and its end, and what was measured of its slot each epoch.
 
-Only facts are kept, in bounded memory; a life is made of them when it is asked for. So events may come in any
-order and more than once. What belongs to one life is decided as `Lives` does, which SQL agrees with.
-
-What a resumed boot repeats is decided by the numbers of events in a stream and by the run's clock, that is
-(round, epoch): times step back with the machine's clock.
+Only facts are kept, in bounded memory; a story is made of them when it is asked for. So events may come in
+any order and more than once. What a boot that went back has made void is passed over.
 """
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import inf, isfinite, nan
+from math import isfinite, nan
 from typing import NamedTuple
 
 from esper_overwatch.protocol.codec.json_lines import Event
-from esper_overwatch.protocol.journal.seed_lives import Life, Lives
-from esper_overwatch.protocol.messages.events import EpochFinished, SeedGate, SeedStage
-from esper_overwatch.protocol.messages.vocabulary import WITH_SEED
+from esper_overwatch.protocol.journal.seed_counts import is_of_life
+from esper_overwatch.protocol.messages.events import (
+    EpochFinished,
+    RunRewound,
+    SeedEnded,
+    SeedGate,
+    SeedStage,
+)
+from esper_overwatch.protocol.messages.vocabulary import Stage
 
 from .columns import at_or_none
-from .seed_facts import COLUMNS, SeedFacts
 
-MAX_PLACES = 2000
-"""Slots of envs in a round of which facts are kept; those of the oldest round go first."""
+MAX_SEEDS = 2000
+"""Seeds, and slots of envs in a round, of which facts are kept; those of the oldest round go first."""
 MAX_FACTS = 200
-"""Stages and gates of a slot in a round; further ones are left out."""
+"""Stages and gates of a seed; further ones are left out."""
 MAX_POINTS = 256
 """Epochs of a slot in a round; beyond, every second one is dropped."""
-MAX_EPOCHS = 16_384
-"""Epochs of which the newest measurement is known; those that came first go first."""
-MAX_BOOTS = 16
+MAX_REWINDS = 16
 MAX_ENDED = 200
-"""Ended lives that are listed."""
-_SEQ = 2
-"""Column that holds the number of an epoch's event."""
-_WITH_SEED = frozenset(stage.name for stage in WITH_SEED)
+"""Ended seeds that are listed."""
+_POINT = struct.Struct("=2q4d")
+"""Number of the event and epoch, time, alpha, contribution, gradient norm."""
+_ENDS = (Stage.FOSSILIZED.name, Stage.PRUNED.name, Stage.DORMANT.name)
 
-SeedKey = tuple[int, int, str, int]
-"""(round, env, slot, how many lives were in this slot before in the round)."""
-_Place = tuple[int, int, str]
-"""(round, env, slot)."""
-_Clock = tuple[int, float]
-"""(round, epoch)."""
+
+class _Place(NamedTuple):
+    round: int
+    env: int
+    slot: str
 
 
 class StageStep(NamedTuple):
@@ -83,18 +82,21 @@ class Point(NamedTuple):
 class SeedStory:
     """One seed."""
 
-    key: SeedKey
+    seed: str
+    """Its id; empty where no event has told it."""
+    round: int
+    env: int
+    slot: str
     blueprint: str | None = None
     parameters: int | None = None
-    seed: str | None = None
-    """Id in the events."""
     by: str | None = None
     """The one who planted it; None = its birth is not known."""
     born_epoch: int | None = None
-    stage: str = ""
     end_stage: str | None = None
-    """Last stage, as in `Life`; None = it goes on."""
+    """FOSSILIZED, PRUNED, DORMANT (undone by a rollback), or its stage at the round's end; None: lives."""
     end_epoch: int | None = None
+    is_told: bool = False
+    """Its end is known from `seed.ended`."""
     contribution: float | None = None
     """The newest known, a share of accuracy."""
     ts: int = 0
@@ -104,16 +106,9 @@ class SeedStory:
     points: list[Point] = field(default_factory=list)
 
     @property
-    def round(self) -> int:
-        return self.key[0]
-
-    @property
-    def env(self) -> int:
-        return self.key[1]
-
-    @property
-    def slot(self) -> str:
-        return self.key[2]
+    def stage(self) -> str:
+        """The newest that is known."""
+        return self.stages[-1].stage if self.stages else ""
 
     @property
     def outcome(self) -> str:
@@ -122,7 +117,7 @@ class SeedStory:
             return "undone by a rollback"
         if self.end_stage is None:
             return "lives"
-        return self.end_stage if self.end_stage in ("FOSSILIZED", "PRUNED") else "round over"
+        return self.end_stage if self.end_stage in _ENDS else "round over"
 
     @property
     def epochs(self) -> int | None:
@@ -133,318 +128,233 @@ class SeedStory:
         return None if last is None or self.born_epoch is None else max(0, last - self.born_epoch)
 
 
-class _Boot:
-    """A daemon that began with a number of `life`: what it repeats replaces what was before."""
+class _Fact(NamedTuple):
+    seq: int
+    epoch: int
+    what: StageStep | GateStep | SeedEnded
 
-    def __init__(self, seq: int, clock: _Clock = (1 << 60, inf)) -> None:
-        self.seq = seq
-        self.clock = clock
-        """Earliest clock that the boot has reported."""
 
-    def copy(self) -> _Boot:
-        return _Boot(self.seq, self.clock)
+class _Facts(NamedTuple):
+    """Facts about one seed; replaced, never changed, so that copies can share them."""
+
+    place: _Place
+    blueprint: str | None
+    parameters: int
+    all: tuple[_Fact, ...] = ()
 
 
 class SeedStories:
-    """Facts of many seeds."""
+    """Facts of many seeds.
+
+    Attributes:
+        round: the present one; seeds of earlier ones have ended.
+    """
 
     def __init__(self) -> None:
-        self._places: dict[_Place, SeedFacts] = {}
-        self._boots: list[_Boot] = []
-        self._finished: dict[int, int] = {}
-        """Number of the event by which a round was over."""
-        self._newest: dict[str, tuple[int, _Clock]] = {}
-        """Number and clock of the newest event of each stream."""
-        self._measured: dict[tuple[int, int], int] = {}
-        """Number of the newest event that measured it, by round and epoch."""
-        self._owner = object()
-        self._made: dict[_Place, list[SeedStory]] = {}
-        """Lives that were made of the facts, without `points`."""
+        self.round = 0
+        self._facts: dict[str, _Facts] = {}
+        self._points: dict[_Place, bytes] = {}
+        self._rewinds: dict[int, RunRewound] = {}
+        """By the number of the event."""
+        self._made: dict[str, SeedStory] = {}
+        """Stories that were made of the facts, without `points`."""
+        self._made_in = 0
 
     def copy(self) -> SeedStories:
-        """Copy that shares facts until either changes them."""
+        """Independent copy, which can be continued."""
         twin = SeedStories()
-        twin._places, twin._finished = dict(self._places), dict(self._finished)
-        twin._newest, twin._measured = dict(self._newest), dict(self._measured)
-        twin._boots = [boot.copy() for boot in self._boots]
-        self._owner = object()
+        twin.round, twin._facts, twin._points = self.round, dict(self._facts), dict(self._points)
+        twin._rewinds = dict(self._rewinds)
         return twin
 
-    def cut(self, until: Mapping[str, int]) -> SeedStories:
-        """Stories of the events up to a number of each stream."""
-        twin = SeedStories()
-        life, metric = until.get("life", 0), until.get("metric", 0)
-        for clock, seq in self._measured.items():
-            if seq <= metric:
-                twin._note_epoch(seq, clock)
-        for place, facts in self._places.items():
-            kept = SeedFacts(twin._owner)
-            for event in facts.events(*place):
-                if event.seq <= life:
-                    kept.add(event)
-                    twin._note_newest("life", event.seq, (place[0], event.ctx.epoch))
-            for at in range(0, len(facts.numbers), COLUMNS):
-                if facts.numbers[at + _SEQ] <= metric:
-                    kept.numbers.extend(facts.numbers[at : at + COLUMNS])
-                    # A later boot may have measured it again, which hid the number from the table.
-                    twin._note_epoch(int(facts.numbers[at + _SEQ]), (place[0], int(facts.numbers[at])))
-            if len(kept) or kept.numbers:
-                twin._places[place] = kept
-        twin._boots = [boot.copy() for boot in self._boots if boot.seq <= life]
-        twin._finished = {round_: seq for round_, seq in self._finished.items() if seq <= life}
-        for round_, seq in twin._finished.items():
-            twin._note_newest("life", seq, (round_, inf))
+    def cut(self, until: Mapping[str, int], round_: int) -> SeedStories:
+        """Stories of the events up to a number of each stream, in this round."""
+        twin, life, metric = SeedStories(), until.get("life", 0), until.get("metric", 0)
+        twin.round = round_
+        for seed, facts in self._facts.items():
+            kept = tuple(fact for fact in facts.all if fact.seq <= life)
+            if kept:
+                twin._facts[seed] = facts._replace(all=kept)
+        for place, points in self._points.items():
+            each = [points[at : at + _POINT.size] for at in range(0, len(points), _POINT.size)]
+            twin._points[place] = b"".join(one for one in each if _POINT.unpack(one)[0] <= metric)
+        twin._rewinds = {seq: rewound for seq, rewound in self._rewinds.items() if seq <= life}
         return twin
-
-    def begin_boot(self, event: Event) -> None:
-        if all(boot.seq != event.seq for boot in self._boots):
-            boots = [*self._boots, _Boot(event.seq)]
-            self._boots = sorted(boots, key=lambda boot: boot.seq)[-MAX_BOOTS:]
-
-    def reach(self, event: Event, *, is_over: bool = False) -> None:
-        """The run was at this round and epoch; with `is_over` its round ended."""
-        round_, clock = event.ctx.round, (event.ctx.round, event.ctx.epoch + is_over)
-        is_newest = self._note_newest(event.stream, event.seq, clock)
-        if event.stream == "life":
-            boots = [boot for boot in self._boots if event.seq >= boot.seq]
-        else:
-            # Its number does not say which boot it is of: as it comes of the newest, later of an unknown one.
-            boots = self._boots[-1:] if is_newest else []
-        for boot in boots:
-            if clock < boot.clock:
-                boot.clock = clock
-                self._made.clear()
-        if is_over:
-            self._finished[round_] = max(self._finished.get(round_, 0), event.seq)
-            while len(self._finished) > MAX_PLACES:
-                del self._finished[min(self._finished)]
-            self._made.clear()
-
-    def _note_newest(self, stream: str, seq: int, clock: _Clock) -> bool:
-        """True if the event with this number is the newest of its stream."""
-        known = self._newest.get(stream)
-        if known is not None and seq <= known[0]:
-            return False
-        self._newest[stream] = seq, clock
-        if known is None or known[1][0] != clock[0] or clock < known[1]:
-            self._made.clear()
-        return True
-
-    def _note_epoch(self, seq: int, clock: tuple[int, int]) -> None:
-        """An epoch was measured by the event with this number."""
-        self._note_newest("metric", seq, clock)
-        self._measured[clock] = max(self._measured.get(clock, 0), seq)
-        if len(self._measured) > MAX_EPOCHS:
-            del self._measured[next(iter(self._measured))]
 
     def note(self, event: Event) -> None:
-        """Take in a stage or a gate."""
-        self.reach(event)
-        data: SeedStage | SeedGate = event.data
-        if event.ctx.env is None:
+        """Take in a stage, a gate, an end or a rewind; those that name no seed are passed over."""
+        data: SeedStage | SeedGate | SeedEnded | RunRewound = event.data
+        if isinstance(data, RunRewound):
+            self._rewinds[event.seq] = data
+            self._rewinds = {seq: self._rewinds[seq] for seq in sorted(self._rewinds)[-MAX_REWINDS:]}
+            self._made.clear()
             return
-        place = (event.ctx.round, event.ctx.env, data.slot)
-        facts = self._of(place)
-        if facts is not None and len(facts) < MAX_FACTS:
-            facts.add(event)
-            self._made.pop(place, None)
+        seed, env, round_ = data.seed, event.ctx.env, event.ctx.round
+        is_of_slot = isinstance(data, SeedStage) and not is_of_life(data)
+        if seed is None or env is None or is_of_slot or not (seed in self._facts or self._has_room(round_)):
+            return
+        facts = self._facts.get(seed) or _Facts(_Place(round_, env, data.slot), None, 0)
+        if not isinstance(data, SeedGate):
+            named, parameters = facts.blueprint or data.blueprint, facts.parameters or data.parameters
+            facts = facts._replace(blueprint=named, parameters=parameters)
+        is_known = any(fact.seq == event.seq for fact in facts.all)
+        if not is_known and (len(facts.all) < MAX_FACTS or isinstance(data, SeedEnded)):
+            fact = _Fact(event.seq, event.ctx.epoch, _what(data, event))
+            self._facts[seed] = facts._replace(all=(*facts.all, fact))
+            self._made.pop(seed, None)
 
     def epoch(self, event: Event, slots: list[str], with_seed: frozenset[int]) -> None:
         """Take in an `epoch`; `with_seed` has the codes of the stages in which a slot holds a seed."""
-        self.reach(event)
         data: EpochFinished = event.data
-        round_, epoch, ts = event.ctx.round, event.ctx.epoch, event.ts
-        self._note_epoch(event.seq, (round_, epoch))
         for env, row in enumerate(data.stage):
-            for slot, code in enumerate(row):
-                if code not in with_seed or slot >= len(slots):
+            for i, code in enumerate(row[: len(slots)]):
+                place = _Place(event.ctx.round, env, slots[i])
+                if code not in with_seed or not (place in self._points or self._has_room(place.round)):
                     continue
-                facts = self._of((round_, env, slots[slot]))
-                if facts is None:
-                    continue
-                if not facts.numbers:
-                    self._made.pop((round_, env, slots[slot]), None)
                 columns = (data.alpha, data.contribution, data.seed_grad_norm)
-                values = (at_or_none(at_or_none(column, env), slot) for column in columns)
-                facts.numbers.extend((epoch, ts, event.seq, *(nan if v is None else v for v in values)))
-                if len(facts.numbers) > MAX_POINTS * COLUMNS:
-                    facts.numbers = _halve(facts.numbers)
-
-    def _of(self, place: _Place) -> SeedFacts | None:
-        """The facts of a place, to be changed; None where its round is too old to be kept."""
-        facts = self._places.get(place)
-        if facts is None:
-            if len(self._places) >= MAX_PLACES and not self._make_room(place[0]):
-                return None
-            facts = self._places[place] = SeedFacts(self._owner)
-        elif facts.owner is not self._owner:
-            facts = self._places[place] = facts.copy(self._owner)
-        return facts
-
-    def _make_room(self, round_: int) -> bool:
-        """Drop the oldest round where it is older than this one."""
-        oldest = min(place[0] for place in self._places)
-        if oldest >= round_:
-            return False
-        self._places = {place: facts for place, facts in self._places.items() if place[0] != oldest}
-        self._made.clear()
-        return True
-
-    def _is_void(self, round_: int, epoch: float, seq: int) -> bool:
-        """True if a later boot repeats what an event of `life` reported."""
-        return any(seq < boot.seq and (round_, epoch) >= boot.clock for boot in self._boots)
-
-    def _is_void_point(self, clock: tuple[int, int], seq: int) -> bool:
-        """True if the epoch was measured again, or the run has gone back to before it."""
-        newest, now = self._newest.get("metric", (0, clock))
-        return seq < self._measured.get(clock, 0) or (seq < newest and clock > now)
-
-    def _is_over(self, round_: int) -> bool:
-        ended = self._finished.get(round_)
-        if ended is not None and not self._is_void(round_, inf, ended):
-            return True
-        # The stream that reports a boot that goes back first makes it known.
-        return round_ < min((clock[0] for _, clock in self._newest.values()), default=0)
+                values = (at_or_none(at_or_none(column, env), i) for column in columns)
+                numbers = (float(event.ts), *(nan if value is None else value for value in values))
+                points = self._points.get(place, b"") + _POINT.pack(event.seq, event.ctx.epoch, *numbers)
+                self._points[place] = _halve(points) if len(points) > MAX_POINTS * _POINT.size else points
 
     def ended(self) -> list[SeedStory]:
-        """Lives that are over, without `points`: of each round what ended before it, the newest first."""
-        found = [story for story in self._all() if story.end_stage is not None]
+        """Seeds that have ended, without `points`: of each round what ended before it, the newest first."""
+        if self._made_in != self.round:
+            self._made, self._made_in = {}, self.round
+        for seed in self._facts.keys() - self._made.keys():
+            self._made[seed] = self._tell(seed)
+        found = [s for s in self._made.values() if s.is_told or (s.stages and s.end_stage is not None)]
         found.sort(key=_newest_end, reverse=True)
         return found[:MAX_ENDED]
 
-    def _all(self) -> Iterator[SeedStory]:
-        for place, facts in self._places.items():
-            if place not in self._made:
-                self._made[place] = self._tell(place, facts)
-            yield from self._made[place]
+    def get(self, seed: str) -> SeedStory | None:
+        """A seed with all that is known; None where nothing is."""
+        return self._full(seed, self._facts[seed].place) if seed in self._facts else None
 
     def present(self, round_: int, env: int, slot: str) -> SeedStory | None:
-        """The newest life in a slot, with all that is known."""
-        return self._full((round_, env, slot), -1)
+        """The newest seed in a slot, with all that is known."""
+        place = _Place(round_, env, slot)
+        steps = list(self._steps(place))
+        if steps:
+            return self._full(max(steps, key=lambda step: step[1:])[3], place)
+        return self._full("", place) if any(self._valid_points(place)) else None
 
-    def get(self, key: SeedKey) -> SeedStory | None:
-        return self._full(key[:3], key[3])
+    def _has_room(self, round_: int) -> bool:
+        """True once there is room: the oldest round goes where it is older than this one."""
+        if max(len(self._facts), len(self._points)) < MAX_SEEDS:
+            return True
+        oldest = min([facts.place.round for facts in self._facts.values()] + [p.round for p in self._points])
+        if oldest >= round_:
+            return False
+        self._facts = {seed: one for seed, one in self._facts.items() if one.place.round != oldest}
+        self._points = {place: one for place, one in self._points.items() if place.round != oldest}
+        self._made.clear()
+        return True
 
-    def _full(self, place: _Place, number: int) -> SeedStory | None:
-        facts = self._places.get(place)
-        stories = self._tell(place, facts) if facts is not None else []
-        if facts is None or not -len(stories) <= number < len(stories):
-            return None
-        self._add_points(stories, facts.numbers)
-        return stories[number]
+    def _is_void(self, stream: str, seq: int, clock: tuple[int, int], *, is_end: bool = False) -> bool:
+        return any(
+            seq <= rewound.last.get(stream, 0) and rewound.voids(*clock, is_end=is_end)
+            for rewound in self._rewinds.values()
+        )
 
-    def _tell(self, place: _Place, facts: SeedFacts) -> list[SeedStory]:
-        """The lives that were in this place, in the order of birth."""
-        round_, env, slot = place
-        events = sorted(facts.events(*place), key=lambda event: event.seq)
-        events = [one for one in events if not self._is_void(round_, one.ctx.epoch, one.seq)]
-        lives, stories = Lives(), _Stories(place)
-        for event in events:
-            if isinstance(event.data, SeedStage):
-                lives.stage(event)
-                stories.stage(event, lives.at(env, slot))
+    def _valid(self, facts: _Facts) -> list[_Fact]:
+        """What counts of the facts, in the order of the events."""
+        return sorted(
+            (
+                fact
+                for fact in facts.all
+                if not self._is_void(
+                    "life",
+                    fact.seq,
+                    (facts.place.round, fact.epoch),
+                    is_end=isinstance(fact.what, SeedEnded),
+                )
+            ),
+            key=lambda fact: fact.seq,
+        )
+
+    def _steps(self, place: _Place) -> Iterator[tuple[int, int, int, str]]:
+        """Epoch, number, time and seed of each stage in a place."""
+        for seed, facts in self._facts.items():
+            if facts.place == place:
+                for fact in self._valid(facts):
+                    if isinstance(fact.what, StageStep):
+                        yield fact.epoch, fact.seq, fact.what.ts, seed
+
+    def _tell(self, seed: str) -> SeedStory:
+        facts = self._facts[seed]
+        story = SeedStory(seed, *facts.place, facts.blueprint, facts.parameters or None)
+        for fact in self._valid(facts):
+            if isinstance(fact.what, StageStep):
+                _add_stage(story, fact.what)
+            elif isinstance(fact.what, GateStep):
+                _add_gate(story.gates, fact.what)
             else:
-                stories.gate(event)
-        if not stories.all and any(True for _ in self._points(round_, facts.numbers)):
-            stories.begin_unknown()
-        if self._is_over(round_):
-            last = max((int(epoch) for epoch in facts.numbers[::COLUMNS]), default=0)
-            for story in stories.all:
-                if story.end_stage is None:
-                    story.end_stage = story.stage or "unknown"
-                    story.end_epoch = max(last, *(step.epoch for step in story.stages), 0)
-        return stories.all
+                _add_end(story, fact.what)
+        if story.end_stage is None and story.round < self.round:
+            story.end_stage = story.stage or "unknown"
+            story.end_epoch = max((fact.epoch for fact in facts.all), default=0)
+        return story
 
-    def _add_points(self, stories: list[SeedStory], numbers: array[float]) -> None:
-        """Give each epoch to the life whose stage was the newest then: by epochs, since clocks step back."""
-        begins = [((step.epoch, step.ts), i) for i, story in enumerate(stories) for step in story.stages]
-        points = {(point.epoch, point.ts): point for point in self._points(stories[0].round, numbers)}
-        for then, point in sorted(points.items()):
-            owner = max((begin for begin in begins if begin[0] <= then), default=((0, 0), 0))[1]
-            story = stories[owner]
-            story.points.append(point)
-            if point.contribution is not None:
-                story.contribution = point.contribution
+    def _full(self, seed: str, place: _Place) -> SeedStory:
+        story = self._tell(seed) if seed else SeedStory("", *place)
+        steps = sorted(self._steps(place))
+        for point in self._valid_points(place):
+            then = point.epoch, point.ts
+            begun = [owner for epoch, _, ts, owner in steps if (epoch, ts) <= then]
+            if seed == (begun or [owner for *_, owner in steps[:1]] or [seed])[-1]:
+                story.points.append(point)
+                if point.contribution is not None and not story.is_told:
+                    story.contribution = point.contribution
+        return story
 
-    def _points(self, round_: int, numbers: array[float]) -> Iterator[Point]:
-        """The epochs that no later boot has repeated."""
-        for at in range(0, len(numbers), COLUMNS):
-            epoch, ts, seq, *values = numbers[at : at + COLUMNS]
-            if not self._is_void_point((round_, int(epoch)), int(seq)):
-                yield Point(int(epoch), int(ts), *(v if isfinite(v) else None for v in values))
+    def _valid_points(self, place: _Place) -> Iterator[Point]:
+        """The epochs that count, the newest measurement of each."""
+        points: dict[int, Point] = {}
+        for seq, epoch, ts, *values in sorted(_POINT.iter_unpack(self._points.get(place, b""))):
+            if not self._is_void("metric", seq, (place.round, epoch)):
+                points[epoch] = Point(epoch, int(ts), *(v if isfinite(v) else None for v in values))
+        yield from (points[epoch] for epoch in sorted(points))
 
 
-class _Stories:
-    """Makes the lives of one place of its events, in their order."""
+def _what(data: SeedStage | SeedGate | SeedEnded, event: Event) -> StageStep | GateStep | SeedEnded:
+    epoch, ts = event.ctx.epoch, event.ts
+    if isinstance(data, SeedEnded):
+        return data
+    if isinstance(data, SeedStage):
+        return StageStep(data.to_stage, epoch, ts, data.by, data.alpha, data.contribution)
+    return GateStep(data.gate, epoch, ts, data.failed, 1)
 
-    def __init__(self, place: _Place) -> None:
-        self.all: list[SeedStory] = []
-        self._place = place
-        self._of_life: dict[int, tuple[Life, SeedStory]] = {}
-        self._now: SeedStory | None = None
-        self._waiting: list[Event] = []
-        """Gates that were evaluated while no seed was there: of the one that is planted next."""
 
-    def begin_unknown(self) -> SeedStory:
-        """Begin the story of a seed whose birth is not known."""
-        self._now = SeedStory((*self._place, len(self.all)))
-        self.all.append(self._now)
-        waiting, self._waiting = self._waiting, []
-        for event in waiting:
-            self.gate(event)
-        return self._now
+def _add_stage(story: SeedStory, step: StageStep) -> None:
+    if step.stage == "GERMINATED" and step.by != "governor":
+        story.by, story.born_epoch = step.by, step.epoch
+    story.stages.append(step)
+    story.ts = step.ts
+    story.contribution = story.contribution if step.contribution is None else step.contribution
+    is_end = step.stage in _ENDS
+    story.end_stage, story.end_epoch = (step.stage, step.epoch) if is_end else (None, None)
 
-    def stage(self, event: Event, life: Life | None) -> None:
-        """A stage was entered by this life; None is one whose birth is not known."""
-        data: SeedStage = event.data
-        known = self._of_life.get(id(life))
-        story = known[1] if known is not None else self._now if life is None else None
-        if story is None:
-            if life is None and data.to_stage not in _WITH_SEED:
-                return
-            story = self.begin_unknown()
-        if life is not None and known is None:
-            self._of_life[id(life)] = life, story
-            story.by, story.born_epoch = data.by, event.ctx.epoch
-        self._now = story
-        story.blueprint = story.blueprint or data.blueprint if life is None else life.blueprint
-        story.seed = story.seed or data.seed
-        story.parameters = story.parameters or data.parameters or None
-        story.ts = event.ts
-        story.contribution = story.contribution if data.contribution is None else data.contribution
-        if story.end_stage is None or data.to_stage in _WITH_SEED:
-            step = (data.to_stage, event.ctx.epoch, event.ts, data.by, data.alpha, data.contribution)
-            story.stages.append(StageStep(*step))
-        if life is not None:
-            for each, its in self._of_life.values():
-                # What a rollback undid ends with the return of the one before it.
-                its.stage, its.end_stage, its.end_epoch = each.stage, each.end_stage, each.end_epoch
-        else:
-            story.stage = data.to_stage
-            is_end = data.to_stage not in _WITH_SEED or data.to_stage == "FOSSILIZED"
-            story.end_stage, story.end_epoch = (data.to_stage, event.ctx.epoch) if is_end else (None, None)
 
-    def gate(self, event: Event) -> None:
-        """Add a gate to the story of the present seed."""
-        data: SeedGate = event.data
-        story = self._now
-        if story is None or story.end_stage in ("PRUNED", "DORMANT", "EMBARGOED", "RESETTING"):
-            self._waiting.append(event)
-            return
-        last = story.gates[-1] if story.gates else None
-        if last is not None and (last.gate, last.failed) == (data.gate, data.failed):
-            story.gates[-1] = last._replace(times=last.times + 1)
-        else:
-            story.gates.append(GateStep(data.gate, event.ctx.epoch, event.ts, data.failed, 1))
+def _add_gate(gates: list[GateStep], step: GateStep) -> None:
+    last = gates[-1] if gates else None
+    if last is not None and (last.gate, last.failed) == (step.gate, step.failed):
+        gates[-1] = last._replace(times=last.times + 1)
+    else:
+        gates.append(step)
+
+
+def _add_end(story: SeedStory, end: SeedEnded) -> None:
+    story.born_epoch, story.end_epoch, story.end_stage = end.born, end.ended, end.how
+    story.contribution, story.is_told = end.contribution, True
+    if not story.gates:
+        story.gates = [GateStep(g, end.ended, 0, tuple(checks), 1) for g, checks in end.gates_failed.items()]
 
 
 def _newest_end(story: SeedStory) -> tuple[int, bool, int, int]:
     return story.round, story.outcome != "round over", story.end_epoch or 0, story.ts
 
 
-def _halve(numbers: array[float]) -> array[float]:
+def _halve(points: bytes) -> bytes:
     """Every second epoch."""
-    kept = array("d")
-    for at in range(0, len(numbers), 2 * COLUMNS):
-        kept.extend(numbers[at : at + COLUMNS])
-    return kept
+    return b"".join(points[at : at + _POINT.size] for at in range(0, len(points), 2 * _POINT.size))

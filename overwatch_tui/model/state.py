@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from esper_overwatch.protocol.codec.json_lines import Event, Unknown
+from esper_overwatch.protocol.journal.seed_counts import SeedCounts
 from esper_overwatch.protocol.messages import events as ev
-from esper_overwatch.protocol.messages.events import (
-    Context,
-)
+from esper_overwatch.protocol.messages.events import Context
 from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold
 from esper_overwatch.protocol.messages.vocabulary import WITH_SEED, Stage
 
@@ -27,7 +26,6 @@ from .escalations import OpenEscalations
 from .limits import POLICY_LIMITS, policy_limit
 from .log_entries import LogEntry, log_entry
 from .metric_table import MetricTable
-from .scoreboard import Scoreboard
 from .seed_stories import SeedStories
 from .source_drift import SourceDrift, fold_drift
 
@@ -93,7 +91,7 @@ class State:
     escalations: OpenEscalations = field(default_factory=OpenEscalations)
     last_round: ev.RoundFinished | None = None
     gates: dict[tuple[int, str], GateResult] = field(default_factory=dict)
-    scoreboard: Scoreboard = field(default_factory=Scoreboard)
+    seed_counts: SeedCounts = field(default_factory=SeedCounts)
     stories: SeedStories = field(default_factory=SeedStories)
     anomalies: Anomalies = field(default_factory=Anomalies)
     anomaly_history: AnomalyHistory = field(default_factory=AnomalyHistory)
@@ -119,7 +117,7 @@ class State:
             self._take_in(event)
         if self.is_news(event):
             if event.stream == "life" and event.seq != self._numbers.get("life", 0) + 1:
-                self.scoreboard.is_whole = False
+                self.seed_counts.is_whole = False
             self._numbers[event.stream] = event.seq
 
     def is_news(self, event: Event) -> bool:
@@ -129,6 +127,7 @@ class State:
     def _take_in(self, event: Event) -> None:
         if self._is_newest(event):
             self.ctx, self._newest = event.ctx, (event.stream, event.seq, event.ts)
+            self.stories.round = event.ctx.round
         self.anomalies.expire(event.ts)
         handler = HANDLERS.get(type(event.data))
         if handler is not None:
@@ -157,7 +156,7 @@ class State:
             commands=self.commands,
             log=self.log,
             curves=self.curves,
-            scoreboard=self.scoreboard,
+            seed_counts=self.seed_counts,
             stories=self.stories,
             _numbers=self._numbers,
         )
@@ -283,9 +282,6 @@ def _on(event: type) -> Callable[[_Handler], _Handler]:
 @_on(ev.RunStarted)
 def _run_started(state: State, event: Event) -> None:
     state.run = event.data
-    if state.is_news(event):
-        state.scoreboard.begin_boot()
-    state.stories.begin_boot(event)
     state.rounds_planned = event.data.rounds
     state.stopped = None
     state.escalations = OpenEscalations()
@@ -308,9 +304,6 @@ def _run_stopped(state: State, event: Event) -> None:
 
 @_on(ev.RoundStarted)
 def _round_started(state: State, event: Event) -> None:
-    if state.is_news(event):
-        state.scoreboard.reach(event)
-    state.stories.reach(event)
     state.rounds_planned = event.data.rounds
     state.previous_epoch = None
     state.best_accuracy = []
@@ -319,10 +312,9 @@ def _round_started(state: State, event: Event) -> None:
 
 @_on(ev.RoundFinished)
 def _round_finished(state: State, event: Event) -> None:
-    if state.is_news(event):
-        state.scoreboard.reach(event)
-    state.stories.reach(event, is_over=True)
     data: ev.RoundFinished = event.data
+    if state.is_news(event):
+        state.seed_counts.finish_round(event.ctx.round, data.germinated)
     state.last_round = data
     state.rounds_done = max(state.rounds_done, event.ctx.round)
 
@@ -342,7 +334,7 @@ def _evaluation_finished(state: State, event: Event) -> None:
 def _epoch(state: State, event: Event) -> None:
     data: ev.EpochFinished = event.data
     if state.is_news(event):
-        state.scoreboard.epoch(event, state.slots)
+        state.seed_counts.epoch(event, state.slots)
         state.tell_epoch(event)
     if event.seq < state.epoch_seq:
         return
@@ -391,10 +383,24 @@ def _system(state: State, event: Event) -> None:
 def _seed_stage(state: State, event: Event) -> None:
     data: ev.SeedStage = event.data
     if state.is_news(event):
-        state.scoreboard.stage(event)
+        state.seed_counts.stage(event)
     state.stories.note(event)
     if data.to_stage == "GERMINATED" and event.ctx.env is not None:
         state.gates.pop((event.ctx.env, data.slot), None)
+
+
+@_on(ev.SeedEnded)
+def _seed_ended(state: State, event: Event) -> None:
+    if state.is_news(event):
+        state.seed_counts.end(event)
+    state.stories.note(event)
+
+
+@_on(ev.RunRewound)
+def _rewound(state: State, event: Event) -> None:
+    if state.is_news(event):
+        state.seed_counts.rewind(event.data)
+    state.stories.note(event)
 
 
 @_on(ev.SeedGate)
@@ -483,12 +489,10 @@ def fold_late(state: State, events: Sequence[Event]) -> None:
     for event in events:
         state.curves.fold(event)
         state.anomaly_history.fold(event)
-        if isinstance(event.data, ev.SeedStage | ev.SeedGate):
+        if isinstance(event.data, ev.SeedStage | ev.SeedGate | ev.SeedEnded | ev.RunRewound):
             state.stories.note(event)
         elif isinstance(event.data, ev.EpochFinished):
             state.tell_epoch(event)
-        elif isinstance(event.data, ev.RoundFinished):
-            state.stories.reach(event, is_over=True)
     entries = [entry for event in events if (entry := log_entry(event)) is not None]
     if entries:
         merged = sorted((*entries, *state.log), key=lambda entry: entry.ts)

@@ -204,7 +204,7 @@ class RunTimeline:
         state = keyframe.state.frozen_copy()
         state.curves = self._curves.cut(keyframe.curves_until)
         state.anomaly_history = self._history.cut(keyframe.ts)
-        state.stories = self._stories.cut(keyframe.numbers)
+        state.stories = self._stories.cut(keyframe.numbers, state.ctx.round)
         state.log.extend(pickle.loads(zlib.decompress(keyframe.log)))
         return Folding(state, keyframe.position, keyframe.ts, dict(keyframe.numbers))
 

@@ -7,8 +7,7 @@ from functools import partial
 
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
-from esper_overwatch.overwatch_tui.model.scoreboard import BlueprintTally
-from esper_overwatch.overwatch_tui.model.seed_stories import GateStep, SeedKey, SeedStory
+from esper_overwatch.overwatch_tui.model.seed_stories import GateStep, SeedStory
 from esper_overwatch.overwatch_tui.model.state import GateResult
 from esper_overwatch.overwatch_tui.render.env_rows import SEED_STAGES, stage_counts
 from esper_overwatch.overwatch_tui.render.format import format_number, format_points
@@ -24,6 +23,7 @@ from esper_overwatch.overwatch_tui.render.seed_row import (
     seed_row,
 )
 from esper_overwatch.overwatch_tui.render.view_state import Scroll
+from esper_overwatch.protocol.journal.seed_counts import SeedCount
 
 from .seed import story_lines
 
@@ -100,9 +100,9 @@ def _fields_of_ended(story: SeedStory) -> dict[str, FieldValue]:
     }
 
 
-def keys(inputs: PanelInputs) -> Sequence[tuple[int, int] | SeedKey]:
-    """Living seeds, then ended ones."""
-    return [*living(inputs), *(story.key for story in ended(inputs))]
+def keys(inputs: PanelInputs) -> Sequence[tuple[int, int] | str]:
+    """Places of living seeds, then ids of ended ones."""
+    return [*living(inputs), *(story.seed for story in ended(inputs))]
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
@@ -115,7 +115,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     scores = score_lines(inputs, width)[: max(0, height // 3)]
     bar = max(MIN_BAR_WIDTH, min(20, width - 77))
     heading = Row().put("  ENV SLOT ", "dim").add(seed_header(bar, drift_width=7)).line(width)
-    rows: list[tuple[int, int] | SeedKey] = [*alive, *(story.key for story in gone)]
+    rows: list[tuple[int, int] | str] = [*alive, *(story.seed for story in gone)]
     room = height - len(scores)
     ends = min(len(gone), max(MIN_ENDED, room - len(alive) - 2)) if gone else 0
     order = inputs.view.selected_index("seeds", rows)
@@ -144,7 +144,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 def _ended_list(
     inputs: PanelInputs,
     gone: list[SeedStory],
-    rows: Sequence[tuple[int, int] | SeedKey],
+    rows: Sequence[tuple[int, int] | str],
     width: int,
     height: int,
 ) -> tuple[list[Line], Scroll]:
@@ -166,7 +166,6 @@ def _ended_header(inputs: PanelInputs, count: int, width: int) -> Line:
 
 
 def _ended_line(inputs: PanelInputs, story: SeedStory, width: int, *, selected: bool) -> Line:
-    story = inputs.state.stories.get(story.key) or story
     row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(f" {story.env:02d}", "", 5)
     row.put(story.slot, "", 5).put(story.blueprint or "--", "", 11)
     outcome = story.outcome
@@ -198,7 +197,7 @@ def _selected_story(inputs: PanelInputs) -> SeedStory | None:
         return None
     key = rows[inputs.view.selected_index("seeds", rows)]
     state = inputs.state
-    if len(key) == 4:
+    if isinstance(key, str):
         return state.stories.get(key)
     return state.stories.present(state.epoch_ctx.round, key[0], str(at_or_none(state.slots, key[1])))
 
@@ -209,8 +208,8 @@ _CELL = 19
 
 def score_lines(inputs: PanelInputs, width: int) -> list[Line]:
     """Outcomes of the seeds by blueprint, and by as many slots as fit; the heading says if events lack."""
-    board = inputs.state.scoreboard
-    totals, by_slot = board.tallies(), board.by_slot()
+    board = inputs.state.seed_counts
+    totals, by_slot = board.by_blueprint(), board.by_slot()
     if not totals:
         return []
     present = {slot for _, slot in by_slot}
@@ -232,7 +231,7 @@ def score_lines(inputs: PanelInputs, width: int) -> list[Line]:
     return lines
 
 
-def _total(inputs: PanelInputs, name: str, tally: BlueprintTally) -> Row:
+def _total(inputs: PanelInputs, name: str, tally: SeedCount) -> Row:
     row = Row().put(f" {name}", "bold", 13).put(str(tally.germinated), "germinated", 4, ">")
     row.put(str(tally.fossilized), "fossilized", 5, ">").put(str(tally.pruned), "pruned", 7, ">")
     worth = tally.mean_contribution
@@ -241,7 +240,7 @@ def _total(inputs: PanelInputs, name: str, tally: BlueprintTally) -> Row:
     return row.add(gauge(tally.fossilized / ended if ended else None, _GAUGE, inputs.glyphs, "fossilized"))
 
 
-def _cell(row: Row, tally: BlueprintTally | None) -> None:
+def _cell(row: Row, tally: SeedCount | None) -> None:
     if tally is None:
         row.put("--", "faint", _CELL, ">")
         return

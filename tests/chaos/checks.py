@@ -13,11 +13,21 @@ from typing import Any
 
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.journal.reader import read
+from tests.seed_counting import count_seeds
 
 from .site import PATIENCE_SECONDS, TRAINING, BrokenPromise, Site, until
 
 FIGURES = frozenset(
-    {"epoch", "drift", "ppo.update", "round.finished", "shapley.computed", "seed.stage", "seed.gate"}
+    {
+        "epoch",
+        "drift",
+        "ppo.update",
+        "round.finished",
+        "shapley.computed",
+        "seed.stage",
+        "seed.gate",
+        "seed.ended",
+    }
 )
 TIMES = frozenset(
     {"seconds", "phases", "cpu_phases", "gpu_phases", "gpu_round", "gpu_epoch", "env_epochs_per_second"}
@@ -140,4 +150,8 @@ def check_journals(chaotic: Path, whole: Path) -> dict[str, Any]:
     last = check_dense(read(chaotic))
     boots = figures_by_boot(read(chaotic))
     epochs = check_figures(boots, expected)
-    return {"events": sum(last.values()), "boots": len(boots), "epochs": epochs}
+    try:
+        seeds = count_seeds(chaotic).total()
+    except AssertionError as error:
+        raise BrokenPromise(f"seeds are counted differently: {error}") from error
+    return {"events": sum(last.values()), "boots": len(boots), "epochs": epochs, "seeds": seeds}

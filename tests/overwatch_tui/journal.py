@@ -52,6 +52,7 @@ class Seed:
     alpha: float = 0.0
     blueprint: int | None = None
     worth: float = 0.0
+    end: ev.SeedEnded | None = None
 
 
 @dataclass
@@ -75,6 +76,7 @@ class Run:
         self.ctx = Context()
         self.level: Level = "NORMAL"
         self.grid: list[list[Seed]] = []
+        self.ends: list[tuple[int, ev.SeedEnded]] = []
         self.ema = [1.0] * self.envs
 
     def emit(self, data: Any, *, env: int | None = None, after: int = 0) -> None:
@@ -121,6 +123,7 @@ class Run:
     def one_round(self, number: int) -> None:
         self.ctx.round, self.ctx.epoch = number, 0
         self.grid = [[Seed() for _ in range(self.slots)] for _ in range(self.envs)]
+        self.ends = []
         self.emit(ev.RoundStarted(rounds=400))
         for epoch in range(1, self.episode_epochs + 1):
             self.ctx.epoch = epoch
@@ -132,6 +135,9 @@ class Run:
             self.incidents(number, epoch)
         self.emit(self.update(number), after=240_000)
         self.emit(self.drift(["policy", *(f"policy.{head}" for head in HEADS), "critic"]))
+        for env, end in sorted(self.ends, key=lambda one: one[0]):
+            end.ended = end.ended or self.episode_epochs
+            self.emit(end, env=env)
         self.emit(self.finished(number))
         name = f"round-{number:06d}.pt"
         self.emit(
@@ -258,15 +264,22 @@ class Run:
         before, seed.stage, seed.epochs = seed.stage, stage, 0
         seed.alpha = {5: 1.0, 4: 1.0}.get(stage, seed.alpha if stage == 3 else 0.0)
         name = BLUEPRINTS[seed.blueprint] if seed.blueprint is not None else None
+        parameters = PARAMETERS.get(name or "", 0)
+        about: dict[str, Any] = {"slot": f"r0c{slot}", "blueprint": name, "parameters": parameters}
+        if stage == 1:
+            about["seed"] = f"r{self.ctx.round}e{self.ctx.epoch}n{env}s{slot}"
+            seed.end = ev.SeedEnded(born=self.ctx.epoch, ended=0, how="", **about)
+            self.ends.append((env, seed.end))
+        if seed.end is not None and stage in range(1, 7):
+            seed.end.how, seed.end.ended = STAGES[stage], self.ctx.epoch if stage in (5, 6) else 0
+            seed.end.contribution = seed.worth if stage in (3, 4, 5, 6) else None
         self.emit(
             ev.SeedStage(
-                slot=f"r0c{slot}",
+                **{"seed": seed.end and seed.end.seed, **about},
                 from_stage=STAGES[before],
                 to_stage=STAGES[stage],
-                blueprint=name,
                 alpha=seed.alpha,
                 by=by,
-                parameters=PARAMETERS.get(name or "", 0),
                 contribution=seed.worth if stage in (5, 6) else None,
             ),
             env=env,
@@ -275,8 +288,9 @@ class Run:
             seed.blueprint, seed.worth = None, 0.0
 
     def gate(self, env: int, slot: int, gate: str, *, passed: bool) -> None:
+        seed = end.seed if (end := self.grid[env][slot].end) else None
         checks = {"min_epochs": passed, "gradient_measured": True, "health": True}
-        self.emit(ev.SeedGate(slot=f"r0c{slot}", gate=gate, passed=passed, checks=checks), env=env)
+        self.emit(ev.SeedGate(slot=f"r0c{slot}", gate=gate, passed=passed, checks=checks, seed=seed), env=env)
 
     def env_sources(self) -> list[str]:
         seeds = [f"env{env:02d}.r0c{slot}" for env in range(self.envs) for slot in range(self.slots)]
@@ -381,9 +395,9 @@ class Run:
             parameters_mean=900.0,
             final_accuracy=accuracy,
             final_return=[14 * a for a in accuracy],
-            germinated=40 + number,
-            fossilized=9 + number,
-            pruned=11,
+            germinated=len(self.ends),
+            fossilized=sum(end.how == "FOSSILIZED" for _, end in self.ends),
+            pruned=sum(end.how == "PRUNED" for _, end in self.ends),
         )
 
     def incidents(self, number: int, epoch: int) -> None:

@@ -299,7 +299,7 @@ def _add_drift(families: Families, totals: RunTotals) -> None:
 def _add_seeds(families: Families, totals: RunTotals) -> None:
     about = "Seeds that entered this stage since the daemon started."
     families.counters("seed_stage_entries_total", about, ("stage",), dict(totals.stage_entries))
-    about = "Seeds whose fate was decided since the daemon started, by outcome and blueprint."
+    about = "Seeds of episodes that ended since the daemon started, by how they ended and blueprint."
     families.counters("seed_outcomes_total", about, ("outcome", "blueprint"), dict(totals.outcomes))
     about = "Hosts that the governor put back to their last good epoch since the daemon started."
     families.counters("governor_rollbacks_total", about, ("reason",), dict(totals.rollbacks))

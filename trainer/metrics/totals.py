@@ -25,11 +25,12 @@ from esper_overwatch.protocol.messages.events import (
     GovernorRollback,
     PPOUpdate,
     RoundFinished,
+    SeedEnded,
     SeedStage,
     SystemSample,
     TelemetryLost,
 )
-from esper_overwatch.protocol.messages.vocabulary import STREAMS, Severity, Stage
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, WITH_SEED, Severity, Stage
 from esper_overwatch.protocol.server.alarm import ALARMS
 from esper_overwatch.protocol.server.emitter import Emitted
 from esper_overwatch.trainer.governor import RollbackReason
@@ -45,7 +46,8 @@ SCOPES = ("env", "seed", "policy", "head", "critic")
 """Kinds of things that drift."""
 MAX_RANKS = 64
 MAX_PHASES = 32
-OUTCOMES = (Stage.FOSSILIZED.name, Stage.PRUNED.name)
+OUTCOMES = tuple(stage.name for stage in (*WITH_SEED, Stage.PRUNED, Stage.DORMANT))
+"""All that `seed.ended` may say in `how`."""
 _COMMAND_OUTCOMES: dict[type, str] = {
     CommandAccepted: "accepted",
     CommandRefused: "refused",
@@ -116,7 +118,8 @@ class RunTotals:
             GovernorRollback: self._fold_rollback,
             PPOUpdate: self._fold_update,
             RoundFinished: self._fold_round,
-            SeedStage: self._fold_seed,
+            SeedEnded: self._fold_end,
+            SeedStage: self._fold_stage,
             SystemSample: self._fold_sample,
             TelemetryLost: self._fold_loss,
             **dict.fromkeys(_COMMAND_OUTCOMES, self._fold_command),
@@ -183,14 +186,15 @@ class RunTotals:
     def _fold_round(self, _item: Emitted) -> None:
         self.rounds += 1
 
-    def _fold_seed(self, item: Emitted) -> None:
+    def _fold_stage(self, item: Emitted) -> None:
         event: Any = item.event
-        if event.by == "governor":
-            return  # put back, together with its host
-        if event.to_stage in self.stage_entries:
+        if event.by != "governor" and event.to_stage in self.stage_entries:
             self.stage_entries[event.to_stage] += 1
-        if (event.to_stage, event.blueprint) in self.outcomes:
-            self.outcomes[event.to_stage, event.blueprint] += 1
+
+    def _fold_end(self, item: Emitted) -> None:
+        event: Any = item.event
+        if (event.how, event.blueprint) in self.outcomes:
+            self.outcomes[event.how, event.blueprint] += 1
 
     def _fold_sample(self, item: Emitted) -> None:
         event: Any = item.event

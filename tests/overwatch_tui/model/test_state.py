@@ -231,14 +231,14 @@ def test_log_is_bounded_and_not_repeated_by_a_snapshot() -> None:
 def test_what_snapshots_repeat_is_drawn_once() -> None:
     known = folded(events(envs=4, rounds=3))
     spans = {name: each.spans() for name, each in known.curves.histories.items()}
-    points = {story.key: known.stories.get(story.key) for story in known.stories.ended()}
+    points = {story.seed: known.stories.get(story.seed) for story in known.stories.ended()}
     assert len(snapshot_of(events(envs=4, rounds=3))) > 100
     for _ in range(4):
         known = known.reset_copy("resynchronised", now=known.ts)
         for found in snapshot_of(events(envs=4, rounds=3)):
             known.fold(found)
     assert {name: each.spans() for name, each in known.curves.histories.items()} == spans
-    assert {story.key: known.stories.get(story.key) for story in known.stories.ended()} == points
+    assert {story.seed: known.stories.get(story.seed) for story in known.stories.ended()} == points
 
 
 def test_unknown_types_are_counted_and_change_nothing() -> None:
@@ -286,13 +286,13 @@ def test_frozen_copy_shares_no_field_that_events_change() -> None:
         value = getattr(known, field.name)
         if hasattr(value, "copy") and not isinstance(value, frozenset):
             assert getattr(still, field.name) is not value, field.name
-    tallies, gates = still.scoreboard.tallies(), dict(still.gates)
+    tallies, gates = still.seed_counts.by_blueprint(), dict(still.gates)
     waiting = len(still.anomalies.open_records(still.ts))
     for found in events()[len(events(rounds=3)) :]:
         known.fold(found)
     for record in known.anomalies.waiting():
         known.anomalies.ack(record.key, known.ts)
-    assert (still.scoreboard.tallies(), still.gates) == (tallies, gates)
+    assert (still.seed_counts.by_blueprint(), still.gates) == (tallies, gates)
     assert len(still.anomalies.open_records(still.ts)) == waiting
 
 

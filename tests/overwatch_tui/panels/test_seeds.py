@@ -22,8 +22,8 @@ def text_of(inputs: PanelInputs, width: int = 120, height: int = 35, *, detail: 
 
 
 def test_scores_by_slot_sum_to_those_of_the_blueprint() -> None:
-    board = state().scoreboard
-    for name, total in board.tallies().items():
+    board = state().seed_counts
+    for name, total in board.by_blueprint().items():
         of_slots = [tally for (blueprint, _), tally in board.by_slot().items() if blueprint == name]
         assert total.germinated == sum(tally.germinated for tally in of_slots)
         assert total.measured == sum(tally.measured for tally in of_slots) > 0
@@ -41,7 +41,7 @@ def test_ended_seeds_are_listed_and_can_be_selected() -> None:
     inputs = inputs_of(view)
     assert "ENDED" in text_of(inputs)
     pruned = next(story for story in seeds.ended(inputs) if story.outcome == "PRUNED")
-    view.select("seeds", pruned.key)
+    view.select("seeds", pruned.seed)
     row = next(line for line in text_of(inputs).splitlines() if line.startswith(inputs.glyphs.cursor))
     assert f"{pruned.env:02d}  {pruned.slot} {pruned.blueprint}" in row
     assert f"PRUNED               r{pruned.round}e{pruned.end_epoch}".split()[0] in row
@@ -51,7 +51,7 @@ def test_life_names_birth_stages_failed_checks_and_cost() -> None:
     view = ViewState(name="seeds", focus="seeds", detail=True)
     inputs = inputs_of(view)
     story = next(x for x in seeds.ended(inputs) if x.outcome == "PRUNED" and any(g.failed for g in x.gates))
-    view.select("seeds", story.key)
+    view.select("seeds", story.seed)
     for size in ((80, 19), (120, 35)):
         text = text_of(inputs, *size, detail=True)
         assert f"env{story.env:02d} {story.slot}" in text

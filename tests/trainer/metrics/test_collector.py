@@ -22,6 +22,7 @@ from esper_overwatch.trainer.metrics import collector as collector_module
 from esper_overwatch.trainer.metrics.collector import RunCollector, largest, mean
 from esper_overwatch.trainer.metrics.totals import RunTotals
 from tests.protocol.harness import until
+from tests.trainer.journals import at, ended
 from tools import alert_rules, grafana_dashboard
 from tools.message_examples import first_of_each
 
@@ -125,6 +126,7 @@ def test_texts_of_clients_are_no_labels(server: Server, totals: RunTotals) -> No
             ev.SeedStage(
                 slot=secret, from_stage="HOLDING", to_stage="PRUNED", blueprint=secret, alpha=0, by="auto"
             ),
+            ended(at(1, 3, 0), secret, 0, 2, secret, blueprint=secret, seed=secret)[0],
             ev.LogLine(level="INFO", logger=secret, message=secret),
         ],
     )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.server.emitter import Emitted
 from esper_overwatch.trainer.metrics.totals import ANOMALIES, RunTotals, scope_of
+from tests.trainer.journals import at, ended
 
 
 def test_newest_evaluation_of_each_policy_is_kept() -> None:
@@ -78,13 +79,19 @@ def test_anomalies_are_those_of_the_newest_events(changes: list[tuple[str, str]]
     assert len(totals.active) == len(totals.raised) == 2 * len(ANOMALIES)
 
 
-def test_seeds_put_back_by_the_governor_do_not_count() -> None:
+def test_seeds_count_by_their_ends() -> None:
     totals = RunTotals(("norm",))
     stages = {"from_stage": "HOLDING", "to_stage": "FOSSILIZED", "slot": "r0c0", "blueprint": "norm"}
     observe(totals, ev.SeedStage(**stages, alpha=1.0, by="policy"))  # type: ignore[arg-type]
     observe(totals, ev.SeedStage(**stages, alpha=1.0, by="governor"))  # type: ignore[arg-type]
-    assert totals.outcomes["FOSSILIZED", "norm"] == 1
     assert totals.stage_entries["FOSSILIZED"] == 1
+    assert totals.outcomes.total() == 0
+    for how in ("FOSSILIZED", "DORMANT", "unheard of"):
+        observe(totals, ended(at(1, 3, 0), "r0c0", 0, 2, how)[0])
+    assert {key: count for key, count in totals.outcomes.items() if count} == {
+        ("FOSSILIZED", "norm"): 1,
+        ("DORMANT", "norm"): 1,
+    }
 
 
 def test_checkpoint_time_is_that_of_the_newest_saved() -> None:
