@@ -102,11 +102,12 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
         "A host's validation accuracy has not become better for many epochs of this episode; or a metric "
         "that a loop has asked to `watch` not for as many steps as it said.",
         (
-            "the host has learnt what it can at its size",
+            "what is trained has learnt what it can at its size",
             "the learning rate is too low, or its schedule has ended",
             "the policy does not grow a seed where one is needed",
         ),
         (
+            "a loop of one's own: change its learning rate, or stop it",
             "look at the env (Enter): is a seed blending, and do its gates pass?",
             "raise `host.learning_rate`, or shorten the episodes",
             "raise `anomalies.stalled_epochs` where episodes are long",

@@ -149,9 +149,10 @@ class LoopJudge:
         if self._nonfinite or not isfinite(sum(values.values())):
             for name, value in values.items():
                 self._take_value(name, value, step)
-        for name, watch in list(self._watches.items()):
-            if name in values:
-                watch.take(values[name], step)
+        if self._watches:
+            for name, watch in list(self._watches.items()):
+                if name in values:
+                    watch.take(values[name], step)
 
     def _take_value(self, name: str, value: float, step: int) -> None:
         one = self._nonfinite.get(name)

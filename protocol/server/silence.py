@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from math import ceil
 from statistics import median
 
 from esper_overwatch.protocol.messages.events import RunStarted
@@ -72,7 +73,7 @@ class SilenceJudge:
             severity="critical" if is_critical else "warning",
             value=silent / usual,
             threshold=(critical if is_critical else warning) / usual,
-            hint=f"no sign of life for {silent:.0f} s, where {usual:.3g} s are usual: does it hang?",
+            hint=f"no sign of life for {silent:.0f} s, usually one within {ceil(usual)} s: does it hang?",
         )
 
     def _learn(self, interval: float) -> None:

@@ -98,6 +98,10 @@ thread.start()
 while thread.is_alive():
     run.pause_point()
 train(3, 27)
+for _ in range(6):  # a text is a sign of life, too
+    run.log(note="it validates")
+    run.flush()
+    sleep(27)
 run.finish()
 """
     assert anomalies(CLOCK + pause) == []
@@ -143,6 +147,16 @@ def test_steady_pace_with_jitter_is_never_slow(interval: float, jitter: list[flo
         now += max(6.0, 6 * interval * 1.5)
     counted = len(jitter) * interval > 30.0
     assert found is not None or not counted
+
+
+def test_steps_counted_in_several_ways_are_not_slow() -> None:
+    """Epochs beside batches, and batches that are logged more and more seldom."""
+    pace = StepPace()
+    for batch in range(200):
+        assert pace.judge(2.0 * batch, batch) is None
+        assert pace.judge(2.0 * batch, batch // 50) is None
+    for batch in range(200, 400, 20):
+        assert pace.judge(2.0 * batch, batch) is None
 
 
 def test_diverged_loop_with_many_metrics_tells_of_some(run: PublishedRun) -> None:
