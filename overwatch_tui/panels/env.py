@@ -91,15 +91,22 @@ def _headline(inputs: PanelInputs, found: EnvRow, width: int) -> Line:
 
 
 def _decision(inputs: PanelInputs, found: EnvRow, width: int) -> Line:
-    """`decided PRUNE r0c1, p .34, value +.61; else WAIT .41`: probabilities where a network decided."""
+    """`decided PRUNE r0c1, p .34 (op .52), value +.61; else WAIT .41`: where a network decided.
+
+    The first is that of the whole action, with its slot and all else; the others are those of ops.
+    """
     state, env, epoch = inputs.state, found.env, inputs.state.epoch
     row = Row().put(" decided ", "dim").put(found.action)
     probability = at_or_none(epoch.probability, env) if epoch else None
     if epoch is None or probability is None:
         return row.line(width)
-    row.put(f", p {format_share(probability)}, value {format_share(at_or_none(epoch.value, env), '+')}")
-    shares = enumerate(at_or_none(epoch.op_probability, env) or [])
-    others = [(share, op) for op, share in shares if share > 0 and op != at_or_none(epoch.op, env)]
+    shares, chosen = at_or_none(epoch.op_probability, env) or [], at_or_none(epoch.op, env)
+    of_op = at_or_none(shares, chosen) if chosen is not None else None
+    row.put(f", p {format_share(probability)}")
+    if of_op is not None and format_share(of_op) != format_share(probability):
+        row.put(f" (op {format_share(of_op)})", "dim")
+    row.put(f", value {format_share(at_or_none(epoch.value, env), '+')}")
+    others = [(share, op) for op, share in enumerate(shares) if share > 0 and op != chosen]
     if others:
         share, op = max(others)
         row.put(f"; else {state.op_name(op)} {format_share(share)}", "dim")

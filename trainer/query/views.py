@@ -94,7 +94,8 @@ WITH chosen AS (
 )
 SELECT round, epoch, env, ops[op + 1] AS op, slots[slot + 1] AS slot, action, executed,
     {", ".join(f"({values})[{head} + 1] AS {head}" for head, values in _CHOICES.items())},
-    probability, value, CASE WHEN most > 0 THEN ops[list_position(others, most)] END AS alternative,
+    probability, by_op[op + 1] AS op_probability, value,
+    CASE WHEN most > 0 THEN ops[list_position(others, most)] END AS alternative,
     CASE WHEN most > 0 THEN most END AS alternative_probability
 FROM judged LEFT JOIN boots_ USING (boot_number)
 """

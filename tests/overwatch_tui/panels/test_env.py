@@ -41,6 +41,22 @@ def test_learning_rates_of_hosts_and_seeds_are_shown() -> None:
     assert " lr 2.5e-02 of seeds 1.0e-03" in drawn(0.025, 0.001)
 
 
+def test_a_decision_is_explained_where_a_network_took_it() -> None:
+    found = list(events(envs=4, rounds=1))
+    at = max(i for i, event in enumerate(found) if isinstance(event.data, EpochFinished))
+
+    def drawn(**changes: object) -> str:
+        data = replace(found[at].data, op=[4] * 4, action_slot=[1] * 4, **changes)
+        state = folded([*found, replace(found[at], data=data)])
+        lines = env.detail(panel_inputs(state, ViewState(env=2)), 110, 30).lines
+        return next(text for line in lines if "decided" in (text := "".join(part for part, _ in line)))
+
+    by_op = [[0.41, 0.0, 0.0, 0.07, 0.52, 0.0]] * 4
+    told = drawn(probability=[0.34] * 4, op_probability=by_op, value=[0.61] * 4)
+    assert told.rstrip() == " decided PRUNE r0c1, p .34 (op .52), value +.61; else WAIT .41"
+    assert drawn(probability=[], op_probability=[], value=[]).rstrip() == " decided PRUNE r0c1"
+
+
 def test_last_episode_is_shown_with_its_round() -> None:
     found = list(events(envs=4, rounds=1))
     ended = EpisodeFinished(

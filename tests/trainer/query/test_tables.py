@@ -236,13 +236,15 @@ def test_proposal_gate_effect_and_outcome_join_by_ids(tmp_path: Path) -> None:
         ("GERMINATE", "attention", "GATE", 3, None, "G0", True, "GERMINATED", "PRUNED")
     ]
     assert ask(db, "SELECT to_stage, actor FROM stages") == [("GERMINATED", "policy"), ("PRUNED", "operator")]
-    judged = "SELECT op, probability, value, alternative, alternative_probability FROM decisions"
+    judged = (
+        "SELECT op, probability, op_probability, value, alternative, alternative_probability FROM decisions"
+    )
     assert ask(db, f"{judged} WHERE action IS NOT NULL ORDER BY env") == [
-        ("WAIT", 1.0, -0.5, None, None),
-        ("GERMINATE", 0.2, 0.25, "PRUNE", 0.375),
+        ("WAIT", 1.0, 1.0, -0.5, None, None),
+        ("GERMINATE", 0.2, 0.5, 0.25, "PRUNE", 0.375),
     ]
     older = ask(db, f"{judged} WHERE action IS NULL")
-    assert [row[1:] for row in older] == [(None, None, None, None)] * 4, "of an older journal"
+    assert [row[1:] for row in older] == [(None,) * 5] * 4, "of an older journal"
 
 
 def test_what_an_operator_caused_joins_the_command(tmp_path: Path) -> None:
