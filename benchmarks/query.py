@@ -113,7 +113,8 @@ def _round(random_: random.Random, round_: int) -> Iterator[tuple[Context, objec
     for epoch in range(EPOCHS):
         clock = Context(round=round_, epoch=epoch)
         for env in range(N):
-            slot, step = f"r0c{random_.randrange(S)}", epoch % 4
+            slot, step = f"r0c{epoch // 4 % S}", epoch % 4
+            seed = f"r{round_}e{epoch - step}n{env}s0"
             before, after = (
                 ("DORMANT", "GERMINATED"),
                 ("GERMINATED", "TRAINING"),
@@ -131,7 +132,7 @@ def _round(random_: random.Random, round_: int) -> Iterator[tuple[Context, objec
                     alpha=0.0,
                     by="policy",
                     parameters=17,
-                    seed=f"{id_}s0",
+                    seed=seed,
                     action=id_,
                 ),
                 env,
@@ -143,7 +144,7 @@ def _round(random_: random.Random, round_: int) -> Iterator[tuple[Context, objec
                     gate="G2",
                     passed=True,
                     action=id_,
-                    seed=f"{id_}s0",
+                    seed=seed,
                     checks={"healthy": True, "improved": True},
                 ),
                 env,
@@ -156,7 +157,24 @@ def _round(random_: random.Random, round_: int) -> Iterator[tuple[Context, objec
             ),
             None,
         )
-    yield Context(round=round_, epoch=EPOCHS), _finished(random_), None
+    end = Context(round=round_, epoch=EPOCHS)
+    for env in range(N):
+        yield from ((end, seed, env) for seed in _ends(random_, round_, env))
+    yield end, _finished(random_), None
+
+
+def _ends(random_: random.Random, round_: int, env: int) -> Iterator[ev.SeedEnded]:
+    for born in range(0, EPOCHS, 4):
+        yield ev.SeedEnded(
+            seed=f"r{round_}e{born}n{env}s0",
+            slot=f"r0c{born // 4 % S}",
+            blueprint="norm",
+            parameters=17,
+            born=born,
+            ended=born + 3,
+            how="PRUNED",
+            contribution=random_.random(),
+        )
 
 
 def _epoch(random_: random.Random) -> ev.EpochFinished:
