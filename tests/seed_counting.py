@@ -22,12 +22,12 @@ from esper_overwatch.trainer.metrics.totals import RunTotals
 from esper_overwatch.trainer.query.database import Database
 from esper_overwatch.trainer.query.timeline import valid_events
 
-COUNTED = "count_if(end_stage = 'FOSSILIZED'), count_if(end_stage = 'PRUNED')"
+ENDED = "count_if(end_stage = 'FOSSILIZED'), count_if(end_stage = 'PRUNED')"
 FINISHED = "FROM seeds WHERE round IN (SELECT round FROM rounds)"
 SUMS = {
     "rounds": "SELECT sum(germinated), sum(fossilized), sum(pruned) FROM rounds",
     "episodes": "SELECT sum(planted), sum(fossilized), sum(pruned) FROM episodes",
-    "seeds": f"SELECT count(*), {COUNTED} {FINISHED}",
+    "seeds": f"SELECT count(*), {ENDED} {FINISHED}",
 }
 NAMES = ("germinated", "fossilized", "pruned")
 

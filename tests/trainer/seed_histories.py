@@ -8,17 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from esper_overwatch.protocol.messages.events import SeedEnded
-from tests.trainer.journals import (
-    SLOTS,
-    Told,
-    at,
-    epoch,
-    rewound,
-    round_finished,
-    round_started,
-    stage,
-    started,
-)
+from tests.trainer import journals
+from tests.trainer.journals import SLOTS, Told, at, round_finished, round_started, stage, started
 
 ENVS, EPOCHS = 2, 8
 _NEXT = {"GERMINATED": "TRAINING", "TRAINING": "BLENDING", "BLENDING": "HOLDING", "HOLDING": "FOSSILIZED"}
@@ -59,13 +50,11 @@ class History:
         is_over = not self.round or self.epoch == EPOCHS
         where = (self.round + 1, 0) if is_over else (self.round, self.epoch)
         boot = started(f"b{self.boots}", resumed_round=self.round if is_over else self.round - 1)
-        self.told = [*told, boot, rewound(*where, told)]
+        self.told = [*told, boot, journals.rewound(*where, told)]
         self.boots += 1
 
     def save(self) -> dict[str, Any]:
-        return copy.deepcopy(
-            {key: value for key, value in vars(self).items() if key not in ("told", "random", "boots")}
-        )
+        return copy.deepcopy({name: getattr(self, name) for name in ("ends", "round", "epoch", "seeds")})
 
     def decide(self) -> None:
         """Some seeds move, are planted, pruned, or undone and brought back by a rollback."""
@@ -111,19 +100,17 @@ class History:
             living = [seed for seed in seeds if seed.how not in ("DORMANT", "PRUNED")]
             if living and self.random.random() < 0.5:
                 living[-1].contribution = measured[env][SLOTS.index(slot)] = round(self.random.random(), 3)
-        self.told.append(epoch(self.round, self.epoch, contribution=measured))
+        self.told.append(journals.epoch(self.round, self.epoch, contribution=measured))
 
     def finish(self) -> None:
         """The round is over: all its seeds' ends are told."""
         for (env, _), seeds in sorted(self.seeds.items()):
             for seed in copy.deepcopy(seeds):
-                if seed.how not in ("FOSSILIZED", "PRUNED", "DORMANT"):
-                    seed.ended = self.epoch
+                seed.ended = self.epoch if seed.how in _NEXT else seed.ended
                 self.ends.append((self.round, env, seed))
                 self.told.append((seed, at(self.round, self.epoch, env)))
-        self.told.append(
-            round_finished(self.round, self.epoch, germinated=sum(map(len, self.seeds.values())))
-        )
+        germinated = sum(map(len, self.seeds.values()))
+        self.told.append(round_finished(self.round, self.epoch, germinated=germinated))
 
 
 def random_history(seed: int, steps: int = 12) -> History:

@@ -314,26 +314,6 @@ def test_what_a_resumed_boot_plays_anew_counts_once(tmp_path: Path) -> None:
     assert ask(db, "SELECT count(*) FROM seeds") == [(0,)]
 
 
-def test_births_after_a_mid_episode_resume_count_once(tmp_path: Path) -> None:
-    """A boundary's decisions have the clock of the epoch before it, and come after that epoch's outcome."""
-    born = stage(at(1, 1, 1), "r0c0", "DORMANT", "GERMINATED")
-    told = [
-        started("b1"),
-        round_started(1),
-        stage(at(1, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
-        epoch(1, 1, 0.4),
-        born,
-        epoch(1, 2, 0.1),
-        started("b2", resumed_round=0),
-        born,
-        epoch(1, 2, 0.9),
-    ]
-    db = database(tmp_path, told)
-    assert ask(db, "SELECT env, count(*) FROM seeds GROUP BY ALL ORDER BY ALL") == [(0, 1), (1, 1)]
-    rows = ask(db, "SELECT epoch, val_accuracy FROM epochs WHERE env = 0 ORDER BY ALL")
-    assert rows == [(1, 0.4), (2, 0.9)]
-
-
 def test_resume_at_round_end_keeps_last_epoch(tmp_path: Path) -> None:
     told = [*ONE_ROUND, started("b2", resumed_round=0), round_finished(1, accuracy=0.6)]
     db = database(tmp_path, told)
