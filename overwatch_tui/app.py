@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from .actions.anomalies import AnomalyActions
 from .actions.base import DOUBLE_PRESS_SECONDS
 from .actions.display import DisplayActions
 from .actions.export import ExportActions
+from .actions.incidents import IncidentActions
 from .actions.lines import LineActions
 from .actions.mouse import MouseActions
 from .actions.pages import PageActions
@@ -23,7 +23,7 @@ class OverwatchApp(
     MouseActions,
     LineActions,
     ExportActions,
-    AnomalyActions,
+    IncidentActions,
     DisplayActions,
     RunActions,
 ):

@@ -134,7 +134,7 @@ class _View(_Text):
 @click.option(
     "--notify",
     type=click.Choice(CHOICES),
-    help="How a new critical anomaly is told: bell, or also a notification of the desktop.  [default: auto]",
+    help="How a new critical incident is told: bell, or also a notification of the desktop.  [default: auto]",
 )
 @click.option(
     "--quiet",

@@ -5,15 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
-
-import msgspec
 
 from esper_overwatch.protocol.client.items import LinkChanged, RequestOutcome, Reset
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import EsperError, NoReply, RunNotFound
-from esper_overwatch.protocol.messages.thresholds import Threshold
 
 from .model.commands import TrackedCommand
 from .model.state import State, fold_late
@@ -64,8 +60,6 @@ class Session:
             self.backfill = Backfill(feed.request)
             if feed.is_thin:
                 self.backfill = Backfill(feed.request, THIN_REACHES, THIN_PUBLISHED_REACHES)
-        self.tried_limits: dict[str, tuple[float, float]] = {}
-        """(warning, critical) by signal that this terminal judges by in place of the daemon's."""
         self.needs_paint = True
         """True if something came in that is painted at once."""
         self._boot: str | None = None
@@ -99,7 +93,6 @@ class Session:
         self.show_cursor()
         self.view.expire_message()
         self.state.commands.mark_overdue(self.feed.now())
-        self.state.anomalies.expire(self.feed.now())
         self.feed.update_link(self.link)
         self._ask_commands()
         if self.backfill is not None:
@@ -169,8 +162,6 @@ class Session:
         self._run, self._boot = self.feed.run_id, self.feed.boot
         self._ask_commands_at = 0.0
         self.link.is_caught_up = False
-        if self.feed.thresholds:
-            self.state.thresholds = msgspec.convert(self.feed.thresholds, dict[str, Threshold])
         self.needs_paint = True
 
     def _ask_commands(self) -> None:
@@ -280,16 +271,8 @@ class Session:
             return self.state.rounds_done >= after_round
         return self.link.state in (("ended",) if self.link.is_replay else ("live", "slow"))
 
-    def _try_limits(self, state: State) -> None:
-        """Judge by the limits that are tried: each snapshot and each moment brings those of the run."""
-        for signal, (warning, critical) in self.tried_limits.items():
-            if signal in state.thresholds:
-                limit = state.thresholds[signal]
-                state.thresholds[signal] = replace(limit, warning=warning, critical=critical)
-
     def panel_inputs(self) -> PanelInputs:
         """This moment; until the operator chooses an env, the one that needs attention most is selected."""
-        self._try_limits(self.state)
         inputs = PanelInputs(self.state, self.view, self.link, self.feed.now())
         if not (self.view.is_env_chosen or self.view.is_frozen):
             self.view.env = worst_env(self.state)
@@ -300,7 +283,6 @@ class Session:
         moment = self.cursor.moment
         if moment is None:
             return self.panel_inputs()
-        self._try_limits(moment.state)
         return PanelInputs(moment.state, self.view, self.link, moment.ts)
 
     def close(self) -> None:

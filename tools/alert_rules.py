@@ -7,11 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from esper_overwatch.protocol.messages.anomaly_guide import ANOMALY_GUIDES
-from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
-from esper_overwatch.protocol.server.alarm import ALARMS
-from esper_overwatch.trainer.telemetry.anomalies import CHECKS, AnomalyCheck
-
 PAGE = Path(__file__).parents[1] / "docs" / "prometheus" / "alerts.yml"
 TRAINING = 'ignoring (state) esper_run_state{state="TRAINING"} == 1'
 
@@ -91,31 +86,24 @@ OF_THE_RUN = (
 )
 
 
-def anomaly_rule(scope: str, kind: str, about: str) -> AlertRule:
-    """The rule of one kind of anomaly of one scope; sees also what was raised and cleared between scrapes."""
-    labels = f'{{scope="{scope}",kind="{kind}",severity="critical"}}'
-    return AlertRule(
-        f"Esper{_camel(scope)}{_camel(kind)}",
-        f"esper_anomalies_active{labels} > 0 or increase(esper_anomalies_total{labels}[5m]) > 0",
-        "critical",
-        f"run {{{{ $labels.run }}}}: {scope}.{kind} is critical",
-        about,
-    )
-
-
-def anomaly_rules() -> Iterator[AlertRule]:
-    """One for each check that is critical from some value on, and for what the server raises."""
-    for check in CHECKS:
-        yield anomaly_rule(check.scope, check.kind, f"{THRESHOLDS[check.threshold].hint} ({_limit(check)})")
-    for source, kind in ALARMS:
-        yield anomaly_rule(source, kind, ANOMALY_GUIDES[kind].meaning)
+def incident_rules() -> Iterator[AlertRule]:
+    """One for each severity that asks for somebody; sees also what began and ended between scrapes."""
+    for severity, about in (("critical", "act now, or work is lost"), ("warning", "look when you can")):
+        labels = f'{{severity="{severity}"}}'
+        yield AlertRule(
+            f"EsperIncident{severity.capitalize()}",
+            f"esper_incidents_open{labels} > 0 or increase(esper_incidents_total{labels}[5m]) > 0",
+            severity,
+            f"run {{{{ $labels.run }}}}: {{{{ $labels.kind }}}} is {severity}",
+            f"{about}: esper-daemon doctor {{{{ $labels.run }}}} says what came before it and what to try",
+        )
 
 
 def page() -> str:
     """The whole file, as Prometheus reads it."""
-    groups = {"esper-run": OF_THE_RUN, "esper-anomalies": tuple(anomaly_rules())}
+    groups = {"esper-run": OF_THE_RUN, "esper-incidents": tuple(incident_rules())}
     lines = [
-        "# Made by `make docs` from tools/alert_rules.py and protocol/messages/thresholds.py; do not edit.",
+        "# Made by `make docs` from tools/alert_rules.py; do not edit.",
         "groups:",
     ]
     for group, rules in groups.items():
@@ -127,16 +115,6 @@ def page() -> str:
             lines += [f"          summary: {json.dumps(rule.summary)}"]
             lines += [f"          description: {json.dumps(rule.description)}"]
     return "\n".join(lines) + "\n"
-
-
-def _limit(check: AnomalyCheck) -> str:
-    threshold = THRESHOLDS[check.threshold]
-    side = "at most" if threshold.low else "at least"
-    return f"critical where {threshold.signal} is {side} {threshold.critical:g}"
-
-
-def _camel(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,15 @@ HEAD = """# Anomalies
 
 Made by `make docs` from the tables of the program; do not edit.
 
-What each kind of anomaly means, what usually causes it and what to try. `esper-tui` shows the same of a
-selected anomaly (view 2, Enter), and `esper-daemon doctor` of a run that ended with one. Keys are those of
+The daemon raises signals (`anomaly` events) and groups those that belong together into incidents (`incident`
+events): what befalls one env, what many envs show at once, what follows one change of the run. An incident
+is noted, a warning (look when you can) or critical (act now, or work is lost). What is only noted of one env
+is a warning where a quarter of the envs show it at once; a warning is critical where half of them do. It is
+over when none of its signals was raised for twelve epochs. Terminal, run list, `doctor`, SQL (view
+`incidents`), Prometheus and assistants show the same incidents.
+
+What each kind of signal means, what usually causes it and what to try. `esper-tui` shows the same of an
+incident (key n), less what contradicts the change that it is suspected to follow. Keys are those of
 `esper-tui`; how options are set is in [configuration](configuration.md).
 
 """
@@ -31,7 +38,15 @@ def _section(kind: str, guide: AnomalyGuide) -> str:
         f"* {check.scope}: {_limits(THRESHOLDS[check.threshold])}" for check in CHECKS if check.kind == kind
     ]
     raised = ["Told of:", "", *limits, ""] if limits else []
-    parts = [f"## {kind}", "", guide.meaning, "", *raised, "Usual causes:", ""]
+    parts = [
+        f"## {kind}",
+        "",
+        f"{guide.title.capitalize()}. {guide.meaning}",
+        "",
+        *raised,
+        "Usual causes:",
+        "",
+    ]
     parts += [*(f"* {cause}" for cause in guide.causes), "", "What to try:", ""]
     return "\n".join([*parts, *(f"{i}. {step}" for i, step in enumerate(guide.steps, 1)), ""])
 
@@ -44,7 +59,10 @@ def _limits(threshold: Threshold) -> str:
     )
     if threshold.signal == "kl":
         option = "; follows `ppo.target_kl`"
-    return f"warning {side} {threshold.warning:g}, critical {side} {threshold.critical:g}{times}{option}"
+    critical = "" if threshold.critical is None else f", critical {side} {threshold.critical:g}"
+    warm_up = f", after {threshold.warm_up} readings of a new source" if threshold.warm_up else ""
+    word = "noted" if threshold.is_note else "warning"
+    return f"{word} {side} {threshold.warning:g}{critical}{times}{warm_up}{option}"
 
 
 if __name__ == "__main__":

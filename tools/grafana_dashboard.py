@@ -41,8 +41,8 @@ ROWS: dict[str, tuple[DashboardPanel, ...]] = {
             kind="stat",
         ),
         DashboardPanel(
-            "Critical anomalies",
-            {"critical": 'sum(esper_anomalies_active{R,severity="critical"})'},
+            "Critical incidents",
+            {"critical": 'sum(esper_incidents_open{R,severity="critical"})'},
             width=4,
             height=4,
             kind="stat",
@@ -98,8 +98,8 @@ ROWS: dict[str, tuple[DashboardPanel, ...]] = {
     ),
     "Trouble": (
         DashboardPanel(
-            "Anomalies now",
-            {"{{scope}}.{{kind}} {{severity}}": "esper_anomalies_active{R} > 0"},
+            "Incidents",
+            {"{{kind}} {{severity}}": "esper_incidents_open{R} > 0"},
             stacked=True,
         ),
         DashboardPanel("Gradient drift, largest", {"{{scope}}": "esper_gradient_norm_drift_ratio{R}"}),

@@ -17,10 +17,8 @@ from textual.events import Event, InputEvent, Key, Resize
 from textual.screen import Screen
 from textual.timer import Timer
 
-from esper_overwatch.overwatch_tui.model.acknowledgements import AnomalyKey
-from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
+from esper_overwatch.overwatch_tui.model.incidents import IncidentRecord
 from esper_overwatch.overwatch_tui.panels import PANELS
-from esper_overwatch.overwatch_tui.render.format import format_number
 from esper_overwatch.overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH, ScreenLayout, compose_screen
 from esper_overwatch.overwatch_tui.render.notifier import TerminalNotifier
 from esper_overwatch.overwatch_tui.render.panel import PanelInputs
@@ -67,7 +65,7 @@ class PaintedApp(App[None]):
         self.notifier = TerminalNotifier()
         self.collection: IdleCollection | None = None
         """Notified of pauses and keys; None where the process is not the terminal's own, as in tests."""
-        self._rung: dict[tuple[AnomalyKey, int], None] | None = None
+        self._rung: dict[str, None] | None = None
         """(key, since) of what the bell has rung for, in its order; None before the first look."""
 
     def get_default_screen(self) -> MainScreen:
@@ -198,26 +196,25 @@ class PaintedApp(App[None]):
         self._ring()
 
     def _ring(self) -> None:
-        """Bell and notification, once for each critical anomaly that began while a live run was watched."""
+        """Bell and notification, once for each critical incident that began while a live run was watched."""
         session = self.session
         if not session.link.is_current or session.link.is_replay or not session.link.is_caught_up:
             return
-        waiting = session.state.anomalies.open_records(session.feed.now())
-        critical = {(record.key, record.first): record for record in waiting if record.severity == "critical"}
+        waiting = session.state.incidents.unseen(session.feed.now())
+        critical = {record.key: record for record in waiting if record.data.severity == "critical"}
         if self._rung is None:
             self._rung = {}
-        elif new := [record for incident, record in critical.items() if incident not in self._rung]:
+        elif new := [record for key, record in critical.items() if key not in self._rung]:
             self.alert(f"esper {session.link.name or ''}".rstrip(), new)
         self._rung.update(dict.fromkeys(critical))
         for old in list(self._rung)[:-MAX_RUNG]:
             del self._rung[old]
 
-    def alert(self, title: str, records: list[AnomalyRecord]) -> None:
-        """Notify of anomalies as this terminal can."""
-        worst = records[0]
-        value = "" if worst.value is None else f" {format_number(worst.value, '.3g')}"
+    def alert(self, title: str, records: list[IncidentRecord]) -> None:
+        """Notify of incidents as this terminal can."""
+        worst = records[0].data
         more = f" and {len(records) - 1} more" if len(records) > 1 else ""
-        text = self.notifier.sequence(title, f"{worst.source} {worst.kind}{value}{more}")
+        text = self.notifier.sequence(title, f"{worst.title}: {worst.scope}{more}")
         if text and self._driver is not None:
             self._driver.write(text)
             self._driver.flush()

@@ -24,8 +24,8 @@ class MomentActions(MoveActions):
     def action_step_epochs(self, by: int) -> None:
         self._moved(self.session.cursor.step_epochs(by))
 
-    def action_step_anomalies(self, by: int) -> None:
-        self._moved(self.session.cursor.step_anomalies(by))
+    def action_step_incidents(self, by: int) -> None:
+        self._moved(self.session.cursor.step_incidents(by))
 
     def action_to_end(self) -> None:
         cursor = self.session.cursor

@@ -30,9 +30,9 @@ class LogEntry:
 
 ORIGINS: dict[type, tuple[str, str]] = {
     ev.SeedStage: ("seed", "SEED"),
-    ev.Anomaly: ("", "ANOM"),
-    ev.AnomalyAcknowledged: ("", "ANOM"),
-    ev.AnomalyMuted: ("", "ANOM"),
+    ev.Incident: ("", "INC"),
+    ev.AnomalyAcknowledged: ("", "INC"),
+    ev.AnomalyMuted: ("", "INC"),
     ev.PPOUpdate: ("policy", "PPO"),
     ev.TeacherRound: ("policy", "TEACH"),
     ev.RoundFinished: ("round", "ROUND"),
@@ -66,7 +66,7 @@ ORIGINS: dict[type, tuple[str, str]] = {
 """(source, tag) of the events that have a line; an empty source stands in the event."""
 
 _SEVERITIES: dict[type, str] = {
-    ev.GovernorRollback: "critical",
+    ev.GovernorRollback: "info",
     ev.GovernorVeto: "info",
     ev.PostmortemWritten: "warning",
     ev.RankLost: "critical",
@@ -89,6 +89,8 @@ _AUTOMATIC_STAGES = ("EMBARGOED", "RESETTING", "DORMANT")
 def has_log_entry(data: Any) -> bool:
     if isinstance(data, ev.SeedStage):
         return data.to_stage not in _AUTOMATIC_STAGES
+    if isinstance(data, ev.Incident):
+        return data.change != "changed"
     return type(data) in ORIGINS
 
 
@@ -112,7 +114,7 @@ def log_entry(event: Event) -> LogEntry | None:
 
 
 def _source(data: Any, env: int | None) -> str:
-    if isinstance(data, ev.Anomaly | ev.AnomalyAcknowledged | ev.AnomalyMuted):
+    if isinstance(data, ev.Incident | ev.AnomalyAcknowledged | ev.AnomalyMuted):
         return data.source
     if isinstance(data, ev.LogLine):
         return data.logger.rsplit(".", 1)[-1]
@@ -124,7 +126,7 @@ def _source(data: Any, env: int | None) -> str:
 
 def _severity(data: Any) -> str | None:
     match data:
-        case ev.Anomaly():
+        case ev.Incident():
             return data.severity if data.active else None
         case ev.PPOUpdate():
             return "warning" if data.skipped_nonfinite else None

@@ -15,15 +15,15 @@ from esper_overwatch.protocol.codec.json_lines import Event, Unknown
 from esper_overwatch.protocol.journal.seed_counts import SeedCounts
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.events import Context
-from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, UPDATE_SIGNALS, severity_of
 from esper_overwatch.protocol.messages.vocabulary import WITH_SEED, Stage
 
 from .anomalies import Anomalies
-from .anomaly_history import AnomalyHistory
 from .commands import Commands
 from .curves import Curves
 from .escalations import OpenEscalations
-from .limits import POLICY_LIMITS, policy_limit
+from .incident_history import IncidentHistory
+from .incidents import Incidents
 from .log_entries import LogEntry, log_entry
 from .metric_table import MetricTable
 from .seed_stories import SeedStories
@@ -47,7 +47,6 @@ class GateResult:
 class State:
     """Everything folded from one run's events; an event of a new kind needs a field and a handler here."""
 
-    thresholds: dict[str, Threshold] = field(default_factory=lambda: dict(THRESHOLDS))
     run: ev.RunStarted | None = None
     run_state: str | None = None
     stopped: ev.RunStopped | None = None
@@ -72,6 +71,8 @@ class State:
     teacher_round: int = 0
     drift: dict[str, SourceDrift] = field(default_factory=dict)
     """Drift by source; envs and policy come in different events."""
+    drift_limits: dict[str, float] = field(default_factory=dict)
+    """Drift from which on it is noted, by scope and signal (`seed.norm_drift`)."""
     system: ev.SystemSample | None = None
     """Sample of the first rank, as are the curves: another rank may run on another machine."""
     system_ts: int = 0
@@ -94,7 +95,8 @@ class State:
     seed_counts: SeedCounts = field(default_factory=SeedCounts)
     stories: SeedStories = field(default_factory=SeedStories)
     anomalies: Anomalies = field(default_factory=Anomalies)
-    anomaly_history: AnomalyHistory = field(default_factory=AnomalyHistory)
+    incidents: Incidents = field(default_factory=Incidents)
+    incident_history: IncidentHistory = field(default_factory=IncidentHistory)
     commands: Commands = field(default_factory=Commands)
     metrics: MetricTable = field(default_factory=MetricTable)
     """Metrics of a published run."""
@@ -128,11 +130,10 @@ class State:
         if self._is_newest(event):
             self.ctx, self._newest = event.ctx, (event.stream, event.seq, event.ts)
             self.stories.round = event.ctx.round
-        self.anomalies.expire(event.ts)
         handler = HANDLERS.get(type(event.data))
         if handler is not None:
             handler(self, event)
-        self.anomaly_history.fold(event)
+        self.incident_history.fold(event)
         self.commands.fold(event.data, ts=event.ts)
         if self.is_news(event):
             self.curves.fold(event)
@@ -150,9 +151,8 @@ class State:
     def reset_copy(self, reason: str, *, now: int) -> State:
         """A state for the snapshot that follows; log, commands, curves, counts and acknowledgements stay."""
         fresh = State(
-            thresholds=self.thresholds,
-            anomalies=self.anomalies,
-            anomaly_history=self.anomaly_history,
+            incidents=self.incidents,
+            incident_history=self.incident_history,
             commands=self.commands,
             log=self.log,
             curves=self.curves,
@@ -160,7 +160,7 @@ class State:
             stories=self.stories,
             _numbers=self._numbers,
         )
-        fresh.anomalies.drop()
+        fresh.incidents.drop()
         fresh.note(reason, now=now)
         return fresh
 
@@ -172,23 +172,32 @@ class State:
         """A copy that later events do not change; what nothing ever changes, such as events, is shared."""
         return replace(self, **{each.name: _frozen(getattr(self, each.name)) for each in fields(self)})
 
-    def severity(self, signal: str, value: float | None) -> str | None:
-        """Severity by the daemon's table of thresholds; None if within limits or not measured."""
-        threshold = self.thresholds.get(signal)
-        return None if value is None or threshold is None else threshold.severity(value)
+    def policy_limits(self, name: str) -> list[float]:
+        """The limits of a field of `PPOUpdate` that were in force in the newest; empty where none were."""
+        return self.ppo.limits.get(name, []) if self.ppo is not None else []
 
-    def policy_limit(self, signal: str) -> Threshold | None:
-        """The limit of a field of `PPOUpdate` at this point of the run; None where there is none."""
-        return policy_limit(self.thresholds, self.ppo, signal, (self.rounds_done, self.rounds_planned))
+    def policy_severity(self, name: str, value: float | None) -> str | None:
+        """Severity of a value of a field of `PPOUpdate` by those limits: a colour, no alarm."""
+        limits = self.policy_limits(name)
+        if value is None or not limits:
+            return None
+        return severity_of(value, [*limits, None][:2], low=THRESHOLDS[UPDATE_SIGNALS[name]].low)
 
     def drift_of(self, source: str) -> float | None:
         found = self.drift.get(source)
         return None if found is None else found.norm_drift
 
+    def drift_limit(self, source: str, signal: str) -> float | None:
+        """The drift of a source from which on it is noted; None while what is usual is not known."""
+        whole, dot, _ = source.partition(".")
+        parts = {"policy": "head"} if dot else {"policy": "policy", "critic": "critic"}
+        part = parts.get(whole, "seed" if dot else "env")
+        return self.drift_limits.get(f"{part}.{signal}")
+
     def detector_severity(self, source: str, kind: str) -> str | None:
-        """Severity that the daemon raised for a signal whose limits only it knows, such as drift."""
+        """Severity that the daemon has raised for a signal; None where it has not."""
         record = self.anomalies.get((source, kind))
-        return record.severity if record is not None and record.active else None
+        return record.severity if record is not None else None
 
     @property
     def is_published(self) -> bool:
@@ -281,6 +290,9 @@ def _on(event: type) -> Callable[[_Handler], _Handler]:
 
 @_on(ev.RunStarted)
 def _run_started(state: State, event: Event) -> None:
+    if state.run is not None and state.run.boot != event.data.boot:
+        state.anomalies.drop()
+        state.incidents.begin_boot()
     state.run = event.data
     state.rounds_planned = event.data.rounds
     state.stopped = None
@@ -354,13 +366,6 @@ def _epoch(state: State, event: Event) -> None:
 def _ppo(state: State, event: Event) -> None:
     data: ev.PPOUpdate = event.data
     state.ppo, state.ppo_ts = data, event.ts
-    for signal in POLICY_LIMITS:
-        limit = state.policy_limit(signal)
-        if limit is None:
-            state.anomalies.forget_limit(signal)
-        else:
-            value, twins = getattr(data, signal), POLICY_LIMITS[signal].twins
-            state.anomalies.fold_limit(signal, limit, value, twins=twins, ts=event.ts)
 
 
 @_on(ev.TeacherRound)
@@ -371,6 +376,7 @@ def _teacher(state: State, event: Event) -> None:
 @_on(ev.Drift)
 def _drift(state: State, event: Event) -> None:
     fold_drift(state.drift, event.data, event.seq)
+    state.drift_limits |= event.data.limits
 
 
 @_on(ev.SystemSample)
@@ -413,28 +419,22 @@ def _gate(state: State, event: Event) -> None:
 
 @_on(ev.Anomaly)
 def _anomaly(state: State, event: Event) -> None:
-    data: ev.Anomaly = event.data
-    state.anomalies.fold(data, ts=event.ts, env=event.ctx.env)
-    for signal, limit in POLICY_LIMITS.items():
-        if data.active and (data.source, data.kind) in limit.twins:
-            state.anomalies.forget_limit(signal)
+    state.anomalies.fold(event.data, ts=event.ts)
+
+
+@_on(ev.Incident)
+def _incident(state: State, event: Event) -> None:
+    state.incidents.fold(event.data)
 
 
 @_on(ev.AnomalyAcknowledged)
-def _anomaly_acknowledged(state: State, event: Event) -> None:
-    state.anomalies.fold_acknowledged(event.data, event.ts)
+def _acknowledged(state: State, event: Event) -> None:
+    state.incidents.fold_acknowledged(event.data, event.ts)
 
 
 @_on(ev.AnomalyMuted)
-def _anomaly_muted(state: State, event: Event) -> None:
-    state.anomalies.fold_muted(event.data)
-
-
-@_on(ev.GovernorRollback)
-def _rollback(state: State, event: Event) -> None:
-    if event.ctx.env is not None:
-        data: ev.GovernorRollback = event.data
-        state.anomalies.fold_rollback(data.cause, ts=event.ts, env=event.ctx.env)
+def _muted(state: State, event: Event) -> None:
+    state.incidents.fold_muted(event.data)
 
 
 @_on(ev.TelemetryLevel)
@@ -488,7 +488,7 @@ def fold_late(state: State, events: Sequence[Event]) -> None:
     """
     for event in events:
         state.curves.fold(event)
-        state.anomaly_history.fold(event)
+        state.incident_history.fold(event)
         if isinstance(event.data, ev.SeedStage | ev.SeedGate | ev.SeedEnded | ev.RunRewound):
             state.stories.note(event)
         elif isinstance(event.data, ev.EpochFinished):

@@ -20,12 +20,10 @@ from typing import NamedTuple, Protocol
 
 from esper_overwatch.protocol.client.items import Item, Reset
 from esper_overwatch.protocol.codec.json_lines import Event
-from esper_overwatch.protocol.messages.events import Anomaly, EpochFinished, GovernorRollback, PPOUpdate
+from esper_overwatch.protocol.messages.events import EpochFinished, Incident
 
-from .acknowledgements import AnomalyKey
-from .anomaly_history import AnomalyHistory
 from .curves import Curves
-from .limits import LIMIT_SUFFIX
+from .incident_history import IncidentHistory
 from .seed_stories import SeedStories
 from .state import State
 from .time_series import SECOND
@@ -38,7 +36,7 @@ NEAR_KEYFRAME_EVENTS = 512
 """Between those that are kept where the cursor has been last."""
 MAX_KEYFRAMES, MAX_NEAR_KEYFRAMES = 128, 16
 MAX_MARKS = 65_536
-"""Epochs, and anomalies, that can be stepped to: of a day with an epoch a second, in 2 MiB."""
+"""Epochs, and incidents, that can be stepped to: of a day with an epoch a second, in 2 MiB."""
 KEYFRAME_LOG_ENTRIES = 200
 """Newest log entries that a keyframe keeps."""
 
@@ -137,12 +135,12 @@ class RunTimeline:
         self._near: deque[Keyframe] = deque(maxlen=MAX_NEAR_KEYFRAMES)
         self._spacing = KEYFRAME_EVENTS
         self.epochs = Marks()
-        self.anomalies = Marks()
+        self.incidents = Marks()
         self.end = 0
         """Position up to which events are known."""
         self._first = 0
         """Position after which they are held."""
-        self._curves, self._history, self._stories = Curves(), AnomalyHistory(), SeedStories()
+        self._curves, self._history, self._stories = Curves(), IncidentHistory(), SeedStories()
         """Newest curves, counts and stories."""
 
     def fold(self, folding: Folding, event: Event, *, is_joining: bool = False) -> None:
@@ -150,20 +148,19 @@ class RunTimeline:
         is_new = folding.position >= self.end
         if not is_joining:
             self._offer(folding, event.ts, is_new=is_new)
-        before = _limits_exceeded(folding.state) if isinstance(event.data, PPOUpdate) else frozenset()
         folding.fold(event)
         if not is_new:
             return
         self.end = folding.position
-        self._curves, self._history = folding.state.curves, folding.state.anomaly_history
+        self._curves, self._history = folding.state.curves, folding.state.incident_history
         self._stories = folding.state.stories
         if is_joining:
             return
         data, clock = event.data, (event.ctx.round, event.ctx.epoch)
         if isinstance(data, EpochFinished):
             self.epochs.add(folding.position, event.ts, clock)
-        elif is_trouble(event) or (isinstance(data, PPOUpdate) and _limits_exceeded(folding.state) - before):
-            self.anomalies.add(folding.position, event.ts, clock)
+        elif is_trouble(event):
+            self.incidents.add(folding.position, event.ts, clock)
 
     def add_keyframe(self, folding: Folding) -> None:
         """Make this moment one that can be gone back to, as after a snapshot."""
@@ -203,7 +200,7 @@ class RunTimeline:
     def start(self, keyframe: Keyframe) -> Folding:
         state = keyframe.state.frozen_copy()
         state.curves = self._curves.cut(keyframe.curves_until)
-        state.anomaly_history = self._history.cut(keyframe.ts)
+        state.incident_history = self._history.cut(keyframe.ts)
         state.stories = self._stories.cut(keyframe.numbers, state.ctx.round)
         state.log.extend(pickle.loads(zlib.decompress(keyframe.log)))
         return Folding(state, keyframe.position, keyframe.ts, dict(keyframe.numbers))
@@ -219,7 +216,7 @@ class RunTimeline:
             self.keyframes = [each for each in self.keyframes if each.position >= position]
             first = self.keyframes[0].position if self.keyframes else self.end + 1
             self.epochs.drop_before(first)
-            self.anomalies.drop_before(first)
+            self.incidents.drop_before(first)
 
     def neighbour(self, marks: Marks, position: int, by: int) -> int | None:
         """Position of the mark `by` marks after a position (negative: before); None beyond the ends."""
@@ -238,33 +235,25 @@ class RunTimeline:
 
 
 def is_trouble(event: Event) -> bool:
-    """True for events that the keys of anomalies step to."""
+    """True for events that the keys of incidents step to."""
     data = event.data
-    if isinstance(data, Anomaly):
-        return data.active and data.severity != "info"
-    return isinstance(data, GovernorRollback)
-
-
-def _limits_exceeded(state: State) -> frozenset[AnomalyKey]:
-    """The policy's limits that are exceeded: these anomalies have no event of their own."""
-    found = state.anomalies.active_at("policy")
-    return frozenset(record.key for record in found if record.kind.endswith(LIMIT_SUFFIX))
+    return isinstance(data, Incident) and data.change in ("began", "worse") and data.severity != "info"
 
 
 def _keyframe(folding: Folding, curves_until: int) -> Keyframe:
     state = folding.state
-    full = state.curves, state.log, state.anomaly_history, state.stories
+    full = state.curves, state.log, state.incident_history, state.stories
     newest = list(islice(reversed(state.log), KEYFRAME_LOG_ENTRIES))[::-1]
-    state.curves, state.log, state.anomaly_history = (
+    state.curves, state.log, state.incident_history = (
         Curves(),
         deque(maxlen=state.log.maxlen),
-        AnomalyHistory(),
+        IncidentHistory(),
     )
     state.stories = SeedStories()
     try:
         copied = state.frozen_copy()
     finally:
-        state.curves, state.log, state.anomaly_history, state.stories = full
+        state.curves, state.log, state.incident_history, state.stories = full
     log = zlib.compress(pickle.dumps(newest), 1)
     return Keyframe(folding.position, folding.ts, curves_until, dict(folding.numbers), copied, log)
 

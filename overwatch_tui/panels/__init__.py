@@ -8,13 +8,13 @@ from esper_overwatch.overwatch_tui.render.panel import Panel, PanelTable, Place
 
 from . import (
     about,
-    anomalies,
     commands,
     curves,
     drift,
     empty,
     env,
     envs,
+    incidents,
     layers,
     log,
     metric_charts,
@@ -28,7 +28,7 @@ from . import (
 
 _PUBLISHED = PanelTable(
     Panel("metrics", metrics.RENDERER, Place("a1", "a1", "a1"), key="1", tab=("Metr", "Metrics")),
-    Panel("anomalies", anomalies.RENDERER, key="2", tab=("Anom", "Anomalies")),
+    Panel("incidents", incidents.RENDERER, key="2", tab=("Inc", "Incidents")),
     Panel("charts", metric_charts.RENDERER, Place("", "b1", "b1"), key="3", tab=("Charts", "Charts")),
     Panel("about", about.RENDERER, Place("", "", "c1"), key="4", tab=("About", "About")),
     Panel("log", log.RENDERER, Place("a2", "a2", "a2"), key="6", tab=("Log", "Log")),
@@ -40,7 +40,7 @@ _PUBLISHED = PanelTable(
 """Panels of a published run; views that both kinds of run have are under the same keys."""
 PANELS = PanelTable(
     Panel("envs", envs.RENDERER, Place("a1", "a1", "a1"), key="1", tab=("Envs", "Main")),
-    Panel("anomalies", anomalies.RENDERER, Place("", "b1", "c1"), key="2", tab=("Anom", "Anomalies")),
+    Panel("incidents", incidents.RENDERER, Place("", "b1", "c1"), key="2", tab=("Inc", "Incidents")),
     Panel("drift", drift.RENDERER, Place("", "b2", "c2"), key="3", tab=("Drift", "Drift")),
     Panel("policy", policy.RENDERER, Place("", "a3", "a2"), key="4", tab=("Policy", "Policy")),
     Panel("seeds", seeds.RENDERER, key="5", tab=("Seeds", "Seeds")),

@@ -117,18 +117,15 @@ def _line(inputs: PanelInputs, source: str, width: int, *, wide: bool, selected:
 
 def _curve_maximum(inputs: PanelInputs) -> float:
     """Upper end of the curves: one scale for all, so that small drift looks small."""
-    limit = inputs.state.thresholds.get("norm_drift")
-    return limit.critical if limit is not None else 1.0
+    return max(inputs.state.drift_limits.values(), default=1.0)
 
 
 def _footer(inputs: PanelInputs, width: int) -> list[Line]:
     """The limits, and the LSTM where it was measured."""
-    limit = inputs.state.thresholds.get("norm_drift")
-    row = Row()
-    if limit is not None:
-        row.put(f" limits from {limit.warning:g}/{limit.critical:g}, {limit.raise_after} in a row", "dim")
-    if width >= 60:
-        row.put(", higher where drift is usual", "faint")
+    limits = {name: limit for name, limit in inputs.state.drift_limits.items() if "norm" in name}
+    row = Row().put(" noted from ", "dim")
+    words = [f"{name.partition('.')[0]} {limit:.3g}" for name, limit in limits.items()]
+    row.put(", ".join(words) or "-- (what is usual is not known yet)", "dim")
     if width >= 100:
         row.put("; drift = |x-ema| / max(ema, 1e-6)", "faint")
     lines = [row.line(width)]
@@ -143,7 +140,8 @@ def _lstm(inputs: PanelInputs, width: int) -> Line:
     assert ppo is not None
     row = Row().put(" lstm rms", "dim")
     for name, value in (("h", ppo.lstm_h_rms), ("c", ppo.lstm_c_rms)):
-        severity = inputs.state.severity("lstm_rms", value) or inputs.state.severity("lstm_rms_low", value)
+        kinds = ("lstm_saturated", "lstm_dead")
+        severity = next((s for kind in kinds if (s := inputs.state.detector_severity("policy", kind))), None)
         row.put(f" {name} ", "dim").put(format_compact(value, 6), severity or "")
         row.put(f" {severity_label(severity)}", severity or "ok")
     return row.line(width)

@@ -232,7 +232,7 @@ def gradient_line(inputs: PanelInputs, env: int, width: int) -> Line:
         .put(" host grad ", "dim")
         .put(format_compact(at_or_none(epoch.host_grad_norm, env) if epoch else None, 6))
     )
-    _put_judged(row, " health ", format_number(health), state.severity("gradient_health", health))
+    _put_judged(row, " health ", format_number(health), state.detector_severity(source, "gradient_health"))
     _put_judged(row, " drift ", format_compact(drift, 5), state.detector_severity(source, "norm_drift"))
     if epoch is not None and epoch.loss_scale:
         row.put(" fp16 scale ", "dim").put(format_compact(at_or_none(epoch.loss_scale, env), 6))

@@ -38,21 +38,18 @@ _ENVS = PanelHelp(
         ("GRAD --", "not measured: telemetry is below the level that has it"),
     ),
 )
-_ANOMALIES = PanelHelp(
+_INCIDENTS = PanelHelp(
     (
-        ("! ? over", "critical, warning; the cause is gone"),
-        ("value limit", "the newest value and the limit that it is beyond"),
-        ("peak", "the worst value since the anomaly began"),
-        ("since", "when it began; times = how often it was raised"),
+        ("CRIT", "act now, or work is lost"),
+        ("WARN", "look when you can"),
+        ("info", "noted: one of many sources shows this now and then"),
+        ("after", "the suspect: the last change before it; U undoes it"),
         ("acked muted", "somebody has seen it (for all viewers); it makes no noise for a while"),
     ),
     (
-        ("one env", "its seeds or its data: n selects it, 1 and Enter show it"),
-        (
-            "many envs at once",
-            "something they share: the policy (view 4), the machine (view 8), a command (view 7)",
-        ),
-        ("over, but waiting", "latched, so that a short event is not missed: a acknowledges it"),
+        ("one env", "its seeds or its data: n opens the guide and selects it, 1 and Enter show it"),
+        ("many envs at once", "something they share: the suspect, the policy (view 4), the machine (view 8)"),
+        ("quiet", "none of its signals is raised now; it is over unless one returns soon"),
     ),
 )
 _DRIFT = PanelHelp(
@@ -177,7 +174,7 @@ _ABOUT = PanelHelp(
 FIELD_HELP: dict[str, PanelHelp] = {
     "envs": _ENVS,
     "env": _ENVS,
-    "anomalies": _ANOMALIES,
+    "incidents": _INCIDENTS,
     "drift": _DRIFT,
     "policy": _POLICY,
     "seeds": _SEEDS,

@@ -22,7 +22,7 @@ _STYLES = {
     "ROUND": "accent",
     "CMD": "key",
     "GOV": "critical",
-    "ANOM": "warning",
+    "INC": "warning",
     "TELEM": "info",
     "CKPT": "ok",
     "RUN": "bold",

@@ -17,7 +17,7 @@ from esper_overwatch.overwatch_tui.render.format import (
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import gauge
-from esper_overwatch.overwatch_tui.render.theme import severity_label
+from esper_overwatch.overwatch_tui.render.theme import severity_label, severity_mark
 from esper_overwatch.protocol.messages.events import EvaluationFinished, TeacherRound
 
 from . import curves
@@ -175,8 +175,7 @@ def _value(inputs: PanelInputs, signal: PolicySignal) -> float | None:
 def _severity(inputs: PanelInputs, signal: PolicySignal, value: float | None) -> str | None:
     if signal.field == "seconds":  # only the daemon knows what is usual
         return inputs.state.detector_severity("system", "slow_update")
-    limit = inputs.state.policy_limit(signal.field)
-    return None if value is None or limit is None else limit.severity(value)
+    return inputs.state.policy_severity(signal.field, value)
 
 
 def _pair(inputs: PanelInputs, signal: PolicySignal, width: int) -> Line:
@@ -185,7 +184,7 @@ def _pair(inputs: PanelInputs, signal: PolicySignal, width: int) -> Line:
     row = Row().put(f" {signal.label}", "dim", 12).put(_figure(value), "bold", 8, ">").put(" ")
     row.put(
         severity_label(severity)
-        if (inputs.state.policy_limit(signal.field) or severity) and value is not None
+        if (inputs.state.policy_limits(signal.field) or severity) and value is not None
         else "",
         severity or "ok",
         5,
@@ -204,13 +203,13 @@ def _figure(value: float | None) -> str:
 def _full(inputs: PanelInputs, signal: PolicySignal, width: int, *, selected: bool) -> Line:
     value = _value(inputs, signal)
     severity = _severity(inputs, signal, value)
-    limit = inputs.state.policy_limit(signal.field)
+    limits = inputs.state.policy_limits(signal.field)
     row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(signal.label, "bold", 12)
     row.put(_figure(value), "bold", 8, ">").put(" ")
     row.put(
-        severity_label(severity) if (limit or severity) and value is not None else "", severity or "ok", 5
+        severity_label(severity) if (limits or severity) and value is not None else "", severity or "ok", 5
     )
-    row.put(f"{limit.warning:g}/{limit.critical:g}" if limit else "", "dim", 11)
+    row.put("/".join(f"{limit:g}" for limit in limits), "dim", 11)
     room = max(0, min(width - row.width - 1, max(20, width - row.width - 40)))
     row.put(inputs.sparkline(f"ppo.{signal.field}", room), severity or "chart")
     if width - row.width >= 34:
@@ -308,7 +307,7 @@ def _phases(inputs: PanelInputs, width: int) -> Line:
         row.put(f"rank {rank} ", "dim").put(f"{1000 * seconds:.0f} ms  ")
     for name, seconds in sorted(epoch.phases.items(), key=lambda phase: -phase[1]):
         share = seconds / total if total > 0 else 0.0
-        severity = inputs.state.severity("telemetry_share", share) if name == "telemetry" else None
+        severity = inputs.state.detector_severity("telemetry", "share") if name == "telemetry" else None
         row.put(f"{name} ", "dim").put(f"{100 * share:.0f}%  ", severity or "")
     speed = inputs.history("speed")
     if speed is not None and speed.last == speed.last:
@@ -325,13 +324,14 @@ def _heads(inputs: PanelInputs, width: int) -> list[Line]:
     more = f"{'clip':>8}{'ent coef':>9}{'floor':>7}" if has_more else ""
     lines = [Row().put(title + more, "dim").line(width)]
     for head, entropy in ppo.head_entropy.items():
-        severity = inputs.state.severity("entropy", entropy)
-        row = Row().put(f" {head}", "", 15).put(format_number(entropy), severity or "", 5).put(" ")
+        severity = inputs.state.detector_severity(f"policy.{head}", "entropy_collapse")
+        row = Row().put(f" {head}", "", 15).put(format_number(entropy), severity or "", 5)
+        row.put(severity_mark(severity), severity or "")
         for text, style in gauge(entropy, 20, inputs.glyphs, severity or "accent"):
             row.put(text, style)
         row.put(format_compact(ppo.head_grad_norm.get(head), 7), "", 10, ">")
         ratio = ppo.head_ratio_max.get(head)
-        row.put(format_number(ratio), inputs.state.severity("ratio_max", ratio) or "", 11, ">")
+        row.put(format_number(ratio), inputs.state.policy_severity("ratio_max", ratio) or "", 11, ">")
         if has_more:
             clipped = ppo.head_clip_fraction.get(head)
             row.put(format_number(clipped), "", 8, ">")
@@ -379,14 +379,14 @@ def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
         return []
     found: list[dict[str, FieldValue]] = []
     for signal in SIGNALS:
-        value, limit = _value(inputs, signal), inputs.state.policy_limit(signal.field)
+        value, limits = _value(inputs, signal), [*inputs.state.policy_limits(signal.field), None, None]
         found.append(
             {
                 "signal": signal.field,
                 "value": value,
                 "sev": severity_label(_severity(inputs, signal, value)),
-                "warning": None if limit is None else limit.warning,
-                "critical": None if limit is None else limit.critical,
+                "warning": limits[0],
+                "critical": limits[1],
             }
         )
     return found

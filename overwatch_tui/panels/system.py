@@ -84,7 +84,7 @@ def _machine(inputs: PanelInputs, width: int) -> list[Line]:
     cpu.put(f" {own} {system.cpu_percent:.0f}%, machine {format_number(busy, '.0f')}%", "", 30)
     cpu.put(inputs.sparkline("cpu" if busy is None else "cpu.machine", room, low=0.0), "chart")
     share = system.memory_used / system.memory_total if system.memory_total else None
-    style = inputs.state.severity("memory", share) or "accent"
+    style = inputs.state.detector_severity("system", "memory") or "accent"
     memory = _label("memory").add(gauge(share, bar, inputs.glyphs, style))
     used = f"{format_bytes(system.memory_used)} of {format_bytes(system.memory_total)}"
     memory.put(f" {own} {format_bytes(system.rss)}, machine {used}")

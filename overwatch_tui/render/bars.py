@@ -1,27 +1,27 @@
-"""The bars at top and bottom: header, anomaly strip, view bar, command row, keys."""
+"""The bars at top and bottom: header, line of incidents, view bar, command row, keys."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from math import isfinite
 
 from esper_overwatch.overwatch_tui import keys as key_table
-from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
 from esper_overwatch.overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
+from esper_overwatch.overwatch_tui.model.incidents import IncidentRecord
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.overwatch_tui.source.cursor import speed_name
 
-from .anomaly_rows import current_anomaly
 from .event_text import event_text
-from .format import format_clock, format_duration, format_number
+from .format import format_clock, format_duration
+from .incident_rows import current_incident
 from .lines import Line, Row, cut_text, fade, width_of
 from .link_text import ending_text, link_text
 from .panel import PanelInputs, PanelTable
+from .theme import severity_label
 
-SILENT_SECONDS, SILENT_EPOCHS = 10.0, 3
-"""A trainer is silent after this time, and after this number of its epochs."""
 TWO_COLUMNS = 120
 _WORD_STYLES = {"TRAINING": "ok", "COMPLETED": "ok", "FAILED": "critical", "DIED": "critical"}
+_PART = re.compile(r"^(\d+) of (\d+)")
 _BADGE = {None: "live", "warning": "caution", "critical": "alarm"}
 
 
@@ -79,8 +79,6 @@ def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
         facts.append(
             (f"LEASE {'' if is_own else f'{lease.holder} '}{left}", "accent" if is_own else "caution")
         )
-    if silent_trainer(inputs):
-        facts.append((f"trainer silent {format_duration(link.trainer_age_seconds)}", "critical"))
     if state.ctx.round:
         of = f"/{state.rounds_planned}" if state.rounds_planned else ""
         episode = f"/{state.run.episode_epochs}" if state.run else ""
@@ -107,44 +105,54 @@ def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
     return facts
 
 
-def silent_trainer(inputs: PanelInputs) -> bool:
-    """True if the trainer's loop has been silent for three of its epochs, and for 10 s at least."""
-    age, epoch = inputs.link.trainer_age_seconds, inputs.state.epoch
-    usual = 0.0 if epoch is None else epoch.seconds
-    return (
-        age is not None and inputs.run_word == "TRAINING" and age > max(SILENT_SECONDS, SILENT_EPOCHS * usual)
-    )
+def incident_line(inputs: PanelInputs, width: int) -> Line:
+    """NOW, WHY and NEXT: the worst incident, the change that came before it, the key of its guide.
 
-
-def anomaly_line(inputs: PanelInputs, width: int) -> Line:
-    """NOW, WHY and NEXT: what is wrong, since when and why, which key helps; the link first."""
-    link, anomalies = inputs.link, inputs.state.anomalies
+    The link comes first: of a run that is not heard nothing is known.
+    """
+    link, incidents = inputs.link, inputs.state.incidents
     if link.state in ("stale", "lost", "ended"):
         return _trouble_with_link(inputs, width)
-    waiting = anomalies.open_records(inputs.now)
-    critical, warning = anomalies.active_count("critical"), anomalies.active_count("warning")
-    if not waiting and not critical and not warning:
+    unseen = incidents.unseen(inputs.now)
+    known = unseen or [record for record in incidents.open() if record.data.severity != "info"]
+    if not known:
         return _nothing_wrong(inputs, width)
+    chosen = current_incident(inputs) if unseen or inputs.view.name == "incidents" else None
+    record = chosen if chosen is not None and chosen in known else known[0]
     row = _strip_row(inputs)
-    row.put(" !! " if critical else " ?? ", "alarm" if critical else "caution").put(" ")
-    row.put(f"{critical} CRIT", "critical" if critical else "dim").put(" ")
-    row.put(f"{warning} WARN", "warning" if warning else "dim").put(" ")
-    row.put(f" {len(waiting)} unacked", "bold" if waiting else "dim")
-    records = _current_first(inputs, waiting or anomalies.ordered())
-    keys = _next_keys(inputs, records[0], width)
-    for i, record in enumerate(records[:3]):
-        words = record_words(inputs, record, value=True)
-        needed = width_of(words) + 3
-        if row.width + needed > width - len(keys) - 3:
-            words = record_words(inputs, record, value=False)
-            needed = width_of(words) + 3
-            if row.width + needed > width - len(keys) - 3:
-                break
-        row.put(f" {inputs.glyphs.separator} ", "faint").add(words)
-        if i == 0 and record.hint and row.width + len(record.hint) + 4 <= width - len(keys) - 3:
-            row.put(f" {inputs.glyphs.arrow} ", "faint").put(record.hint, "accent")
-    line = row.right(keys, "key", width - 1).line(width)
+    style = {"critical": "alarm", "warning": "caution"}[record.data.severity]
+    row.put(f" {severity_label(record.data.severity)} ", style if unseen else "dim").put(" ")
+    next_ = _next_key(inputs, record)
+    row.add(_incident_words(inputs, record, len(known) - 1, width - row.width - len(next_) - 3))
+    line = row.right(next_, "key", width - 1).line(width)
     return line if link.is_fresh else fade(line)
+
+
+def _incident_words(inputs: PanelInputs, record: IncidentRecord, more: int, room: int) -> Line:
+    """What, where, since when, after what, how many others: as much as there is room for."""
+    data = record.data
+    age = format_duration(inputs.seconds_since(data.since))
+    others = f"  +{more}" if more else ""
+    after = " after " if room >= 90 else " < "
+    suspect = data.suspect
+    cause = suspect.rpartition(" by ")[0] or suspect
+    scope = data.scope.partition(",")[0]
+    choices = [
+        (data.scope, f" {age}", suspect, others),
+        (data.scope, f" {age}", cause, others),
+        (scope, f" {age}", cause, others),
+        (scope, "", cause, others),
+        (_PART.sub(r"\1/\2", scope), "", cause, ""),
+    ]
+    words: Line = ()
+    for where, since, why, rest in choices:
+        row = Row().put(data.title, "bold").put(f": {where}").put(since, "dim")
+        if why:
+            row.put(after, "faint").put(why, "accent")
+        words = tuple(row.put(rest, "dim").spans)
+        if width_of(words) <= room:
+            return words
+    return Row().add(words).line(max(1, room))
 
 
 def _strip_row(inputs: PanelInputs) -> Row:
@@ -153,56 +161,33 @@ def _strip_row(inputs: PanelInputs) -> Row:
     return Row().put(" now", "bold") if is_past else Row()
 
 
-def _next_keys(inputs: PanelInputs, record: AnomalyRecord, width: int) -> str:
-    """The keys that help with a record: look at it, then acknowledge it."""
-    long = width >= 120
-    if inputs.view.selected.get("anomalies") != record.key and record.is_waiting:
-        return "n look  a ack  m mute" if long else "n look"
-    closer = record.env is not None and not inputs.view.read_only and not inputs.link.is_replay
-    keys = ["Enter env", "T closer"] if closer else ["2 list"]
-    if record.is_waiting:
-        keys.append("a ack")
-    return "  ".join(keys) if long else keys[-1]
+def _next_key(inputs: PanelInputs, record: IncidentRecord) -> str:
+    """The key that leads on: to the guide, and where it is open to what it advises, or to its end."""
+    view = inputs.view
+    if view.name == "incidents" and view.selected.get("incidents") == record.key:
+        can_undo = record.data.undo and not view.read_only and not inputs.link.is_replay
+        return "U undo" if can_undo else "a ack" if record.is_waiting else "2 list"
+    return "n guide" if record.is_waiting else "2 list"
 
 
 def _nothing_wrong(inputs: PanelInputs, width: int) -> Line:
-    """The store holds nothing: "ok" where the link and the trainer's loop say so too."""
+    """No incident waits: "ok" where the link says so too."""
     state, link = inputs.state, inputs.link
     if not state.is_measured:
         return Row().put(" -- ", "dim").put("nothing measured yet", "dim").line(width)
     row = _strip_row(inputs)
-    if silent_trainer(inputs):
-        row.put(" !! ", "alarm").put(" trainer silent", "critical")
-        row.put(f" for {format_duration(link.trainer_age_seconds)}", "bold")
-        row.put(f" {inputs.glyphs.arrow} ", "faint").put("esper-daemon doctor " + (link.name or ""), "accent")
-    elif link.is_current:
-        row.put(" ok ", "ok").put("no anomaly is active", "dim")
+    if link.is_current:
+        row.put(" ok ", "ok").put("no incident is open", "dim")
     else:
-        row.put(" -- ", "dim").put("no anomaly was active", "dim")
+        row.put(" -- ", "dim").put("no incident was open", "dim")
+    noted = state.incidents.open("info")
+    if noted:
+        row.put(f"  {inputs.glyphs.separator} noted: {noted[0].data.title}, {noted[0].data.scope}", "dim")
     if state.epoch is not None:
         age = format_duration(inputs.seconds_since(state.epoch_ts))
-        row.put(f"  {inputs.glyphs.separator} last epoch {age} ago", "faint")
+        last = f"  {inputs.glyphs.separator} last epoch {age} ago"
+        row.put(last if row.width + len(last) < width else "", "faint")
     return row.line(width)
-
-
-def _current_first(inputs: PanelInputs, records: list[AnomalyRecord]) -> list[AnomalyRecord]:
-    """Records with the one first that `a` would acknowledge."""
-    current = current_anomaly(inputs)
-    return [r for r in records if r is current] + [r for r in records if r is not current]
-
-
-def record_words(inputs: PanelInputs, record: AnomalyRecord, *, value: bool) -> Line:
-    """`env07 norm_drift 1.34>0.50 ×12 2m04s`"""
-    row = Row().put(record.source, "bold").put(" ")
-    row.put(record.short_kind, record.severity if record.active else "dim")
-    if value and record.value is not None:
-        no_limit = record.threshold is None or not isfinite(record.value)
-        limit = "" if no_limit else f"/{record.threshold:.3g}"
-        row.put(f" {format_number(record.value, '.3g')}{limit}")
-    if record.count > 1:
-        row.put(f" {inputs.glyphs.times}{record.count}", "dim")
-    age = format_duration(inputs.seconds_since(record.first if record.active else record.last))
-    return tuple(row.put(f" {age}" if record.active else f" over {age}", "dim").spans)
 
 
 def _trouble_with_link(inputs: PanelInputs, width: int) -> Line:
@@ -214,7 +199,7 @@ def _trouble_with_link(inputs: PanelInputs, width: int) -> Line:
     stopped = inputs.state.stopped
     if stopped is not None and stopped.exit_code:
         row.put(f"; exit {stopped.exit_code}: {stopped.error or stopped.reason}", "critical")
-    waiting = len(inputs.state.anomalies.open_records(inputs.now))
+    waiting = len(inputs.state.incidents.unseen(inputs.now))
     return row.right(f"{waiting} unacked before" if waiting else "", "dim", width - 1).line(width)
 
 

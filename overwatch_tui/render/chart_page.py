@@ -14,6 +14,7 @@ from .lines import Line, Row, StyledText, fit
 from .panel import PanelInputs
 from .plot import Series, plot_grid
 from .signals import Signal, mark_of, siblings, signal_of
+from .theme import severity_label
 
 RUN_STYLES = ("chart2", "chart3", "accent", "info", "key")
 """Styles of compared runs in the order of their letters: a run keeps its colour."""
@@ -154,7 +155,7 @@ def _headline(inputs: PanelInputs, signal: Signal, family: int, width: int, *, i
             row.put(age, "faint")
     words = Row()
     for value, severity in signal.limits:
-        words.put(f"  {'WARN' if severity == 'warning' else 'CRIT'} ", "dim")
+        words.put(f"  {severity_label(severity)} ", "dim")
         words.put(_figure(value * signal.scale), severity)
     if inputs.view.charts.overlay == OVER_RUNS:
         for run in inputs.view.charts.runs:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord, env_source
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.state import State
-from esper_overwatch.protocol.messages.anomaly_guide import ROLLBACK
+from esper_overwatch.protocol.messages.anomaly_guide import ROLLBACK, title_of
 from esper_overwatch.protocol.messages.vocabulary import WITH_SEED
 
 from .lines import StyledText
@@ -68,7 +68,7 @@ def _sort_rows(inputs: PanelInputs) -> list[EnvRow]:
     found = [env_row(state, env, inputs.glyphs) for env in range(state.num_envs)]
     sort = inputs.view.sort
     if sort == "attention":
-        ranks = state.anomalies.env_ranks()
+        ranks = state.incidents.env_ranks()
         found.sort(key=lambda r: (ranks.get(r.env, len(ranks)), r.env))
     elif sort != "env":
         field, sign = {
@@ -84,7 +84,7 @@ def _sort_rows(inputs: PanelInputs) -> list[EnvRow]:
 
 def worst_env(state: State) -> int:
     """The env that needs attention most; 0 where none needs any."""
-    ranks = state.anomalies.env_ranks()
+    ranks = state.incidents.env_ranks()
     return min((env for env in ranks if env < state.num_envs), key=ranks.__getitem__, default=0)
 
 
@@ -123,7 +123,7 @@ def env_row(state: State, env: int, glyphs: Glyphs) -> EnvRow:
 def _status(records: Sequence[AnomalyRecord], *, has_data: bool) -> tuple[str, str | None]:
     worst = records[0].severity if records else None
     if records and records[0].kind == ROLLBACK:
-        return "ROLL", "critical"
+        return "ROLL", worst
     if worst == "critical":
         return "CRIT", worst
     if records and all("stall" in r.kind for r in records):
@@ -137,10 +137,8 @@ def _trouble(records: Sequence[AnomalyRecord], source: str, glyphs: Glyphs) -> s
     if not records:
         return ""
     record = records[0]
-    if record.reason:
-        return record.reason
     where = record.source[len(source) + 1 :]
-    words = [record.short_kind, where, f"{glyphs.times}{record.count}" if record.count > 1 else ""]
+    words = [title_of(record.kind), where, f"{glyphs.times}{record.count}" if record.count > 1 else ""]
     return " ".join(w for w in words if w)
 
 

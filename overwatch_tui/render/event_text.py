@@ -29,11 +29,9 @@ def _training_text(data: Any) -> str | None:
     match data:
         case ev.SeedStage():
             return _seed_text(data)
-        case ev.Anomaly(active=False):
-            return f"{data.kind} cleared"
-        case ev.Anomaly():
-            limit = "" if data.threshold is None else f" (limit {data.threshold:.3g})"
-            return f"{data.kind} {format_number(data.value, '.3g')}{limit}"
+        case ev.Incident():
+            after = f" after {data.suspect}" if data.suspect else ""
+            return f"{data.title} over" if data.over else f"{data.title}: {data.scope}{after}"
         case ev.AnomalyAcknowledged():
             return f"{data.kind} acknowledged by {data.by}" + (f": {data.reason}" if data.reason else "")
         case ev.AnomalyMuted():

@@ -155,7 +155,7 @@ def compose_screen(
     """Draw everything.
 
     Args:
-        live: for the anomaly strip and the bars at the bottom, which show what goes on.
+        live: for the line of incidents and the bars at the bottom, which show what goes on.
         body: for the header and the panels: the moment of the cursor; the same as `live` unless frozen.
     """
     panels = panels.of(is_published=body.state.is_published)
@@ -173,7 +173,7 @@ def compose_screen(
     titles = [panels[name].renderer.title(body) for name in hidden]
     layout.lines = {
         "header": [bars.header_line(body, width)],
-        "strip": [bars.anomaly_line(live, width)],
+        "strip": [bars.incident_line(live, width)],
         "views": [bars.view_line(live, width, panels, note, titles)],
         "status": [bars.status_line(live, width)],
         "keys": [bars.key_line(live, width)],

@@ -179,7 +179,7 @@ def _headings(columns: _Columns, runs: RunList) -> Row:
     row.put("STATE", "dim", 10).put("ROUND", "dim", 10, ">").put(" ")
     row.put("ACC", "dim", 5, ">").put(" ")
     row.put("RETURN" if is_training else "VALUE", "dim", 8, ">").put(" ")
-    row.put("", "dim", columns.spark).put("ANOM", "dim", 6).put("AGE", "dim", 6, ">")
+    row.put("", "dim", columns.spark).put("INC", "dim", 6).put("AGE", "dim", 6, ">")
     return row.put("LAST", "dim", 8, ">") if columns.has_last else row
 
 
@@ -199,7 +199,7 @@ def _row(
     row.put(value, "bold" if run.live else "", 8, ">").put(" ")
     course = spark_of(found.values if found else (), columns.spark - 1, inputs.glyphs)
     row.put(course, "chart" if run.live else "dim", columns.spark)
-    _put_anomalies(row, found, is_live=run.live)
+    _put_incidents(row, found, is_live=run.live)
     row.put(_age(inputs.now, run.created), "dim", 6, ">")
     if columns.has_last:
         row.put(_age(inputs.now, found.ts if found else 0), "dim", 8, ">")
@@ -219,7 +219,7 @@ def _position(run: ListedRun, found: RunOverview | None) -> str:
     return f"{found.round}/{found.rounds}" if found.rounds else str(found.round)
 
 
-def _put_anomalies(row: Row, found: RunOverview | None, *, is_live: bool) -> None:
+def _put_incidents(row: Row, found: RunOverview | None, *, is_live: bool) -> None:
     """`2! 1?`: critical and warning; a full stop for none."""
     if found is None or not (found.critical or found.warning):
         row.put("--" if found is None else ".", "faint", 6)

@@ -60,7 +60,7 @@ def seed_row(state: State, env: int, slot: int) -> SeedRow:
         contribution=of(epoch.contribution),
         grad_norm=of(epoch.seed_grad_norm),
         health=health,
-        health_severity=state.severity("gradient_health", health),
+        health_severity=state.detector_severity(source, "gradient_health"),
         drift=state.drift_of(source) if has_seed else None,
         drift_severity=state.detector_severity(source, "norm_drift"),
         gate=state.gates.get((env, name)) if has_seed else None,

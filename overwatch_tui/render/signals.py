@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from esper_overwatch.overwatch_tui.model.limits import POLICY_LIMITS
 from esper_overwatch.overwatch_tui.model.state import State
 
 _POLICY_LABELS = {
@@ -69,7 +68,7 @@ def signal_of(state: State, name: str) -> Signal:
         label = _POLICY_LABELS.get(field, field.replace("_", " "))
         return Signal(name, label, limits=_policy_limits(state, field))
     if family == "entropy":
-        return Signal(name, f"entropy of {field}", limits=_table_limits(state, "entropy"))
+        return Signal(name, f"entropy of {field}", limits=_policy_limits(state, "entropy"))
     if family == "lead":
         return Signal(name, f"lead in held-out return over {field}", floor=0.0)
     if name in _OF_EVALUATION:
@@ -82,25 +81,14 @@ def signal_of(state: State, name: str) -> Signal:
     return Signal(name, label, scale, floor=0.0)
 
 
-def _table_limits(state: State, name: str) -> tuple[tuple[float, str], ...]:
-    limit = state.thresholds.get(name)
-    return () if limit is None else ((limit.warning, "warning"), (limit.critical, "critical"))
-
-
 def _policy_limits(state: State, field: str) -> tuple[tuple[float, str], ...]:
-    limit = state.policy_limit(field) if field in POLICY_LIMITS else None
-    return () if limit is None else ((limit.warning, "warning"), (limit.critical, "critical"))
+    return tuple(zip(state.policy_limits(field), ("warning", "critical"), strict=False))
 
 
 def _drift_limits(state: State, kind: str, source: str) -> tuple[tuple[float, str], ...]:
-    """Limit of the newest record that the daemon raised; else the least limits of the table."""
-    if kind == "norm":
-        return ()
-    threshold = "norm_drift" if kind == "drift" else "health_drift"
-    record = state.anomalies.get((source, threshold))
-    if record is not None and record.threshold is not None:
-        return ((record.threshold, record.severity),)
-    return _table_limits(state, threshold)
+    """The limit in force, which follows what drift is usual."""
+    limit = state.drift_limit(source, "norm_drift" if kind == "drift" else "health_drift")
+    return () if kind == "norm" or limit is None else ((limit, "info"),)
 
 
 def siblings(names: Sequence[str], name: str) -> list[str]:

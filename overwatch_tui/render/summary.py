@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
+from esper_overwatch.overwatch_tui.model.incidents import IncidentRecord
 
 from .env_rows import STAGE_LETTERS, env_row
 from .panel import PanelInputs
@@ -19,11 +19,22 @@ _ROUND_FIELDS = (
     "env_epochs_per_second",
 )
 _POLICY_FIELDS = ("approx_kl", "entropy", "explained_variance")
-_ANOMALY_FIELDS = ("source", "kind", "severity", "active", "value", "threshold", "count")
+_INCIDENT_FIELDS = (
+    "id",
+    "severity",
+    "active",
+    "title",
+    "kind",
+    "scope",
+    "source",
+    "since",
+    "suspect",
+    "undo",
+)
 
 
 def summary(inputs: PanelInputs) -> dict[str, Any]:
-    """Run, link, envs, the last round, the policy and all anomalies."""
+    """Run, link, envs, the last round, the policy and all incidents."""
     state, link = inputs.state, inputs.link
     return {
         "run": state.run.name if state.run else link.name,
@@ -41,7 +52,7 @@ def summary(inputs: PanelInputs) -> dict[str, Any]:
         "policy": _fields(state.ppo, _POLICY_FIELDS),
         "step": state.metrics.step,
         "metrics": {name: one.last for name, one in sorted(state.metrics.statistics.items())},
-        "anomalies": [_anomaly(record) for record in state.anomalies.ordered()],
+        "incidents": [_incident(record) for record in state.incidents.ordered()],
     }
 
 
@@ -49,8 +60,8 @@ def _fields(event: object, names: Sequence[str]) -> dict[str, Any] | None:
     return None if event is None else {name: getattr(event, name) for name in names}
 
 
-def _anomaly(record: AnomalyRecord) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in _ANOMALY_FIELDS} | {"since": record.first}
+def _incident(record: IncidentRecord) -> dict[str, Any]:
+    return {name: getattr(record.data, name) for name in _INCIDENT_FIELDS}
 
 
 def _env(inputs: PanelInputs, env: int) -> dict[str, Any]:

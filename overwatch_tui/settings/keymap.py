@@ -44,7 +44,7 @@ _RENAMED = {
 
 
 def action_name(key: Key) -> str:
-    """Name of a key's action in the settings: `freeze`, `next_anomaly`, `escalate`."""
+    """Name of a key's action in the settings: `freeze`, `next_incident`, `escalate`."""
     if key.action in NAMES:
         return NAMES[key.action]
     found = re.fullmatch(r"(\w+)\((.*)\)", key.action)

@@ -137,7 +137,7 @@ SETTINGS: dict[str, Setting] = {
             "notify",
             CHOICES,
             "auto",
-            "How a new critical anomaly is told: bell, or also a notification of the desktop.",
+            "How a new critical incident is told: bell, or also a notification of the desktop.",
             is_live=False,
         ),
         Setting(

@@ -39,7 +39,7 @@ FULL_REACHES = (
     Reach("metric", ("epoch", "drift", "ppo.update", "system"), 900.0, 1.0, 8 << 20, 256 << 10),
     Reach("life", (), 900.0, 0.0, 1 << 20, 128 << 10),
     Reach("metric", ("epoch", "drift", "system"), 3 * 3600.0, 10.0, 8 << 20, 256 << 10),
-    Reach("life", ("anomaly", "governor.rollback"), 24 * 3600.0, 0.0, 1 << 20, 128 << 10),
+    Reach("life", ("incident",), 24 * 3600.0, 0.0, 1 << 20, 128 << 10),
 )
 PUBLISHED_REACHES = (
     Reach("metric", ("scalar",), 900.0, 0.0, 8 << 20, 256 << 10),
@@ -49,7 +49,7 @@ PUBLISHED_REACHES = (
 """Reaches for a run that a user's own loop publishes."""
 THIN_REACHES = (
     Reach("metric", ("epoch", "drift"), 900.0, 20.0, 96 << 10, 2 << 10),
-    Reach("life", ("round.finished", "anomaly", "governor.rollback"), 900.0, 0.0, 16 << 10, 2 << 10),
+    Reach("life", ("round.finished", "incident", "governor.rollback"), 900.0, 0.0, 16 << 10, 2 << 10),
 )
 THIN_PUBLISHED_REACHES = (Reach("metric", ("scalar",), 900.0, 20.0, 96 << 10, 2 << 10), *THIN_REACHES[1:])
 """Reaches for links that are too slow for all metrics."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import msgspec
-
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_target import TimeTarget
 from esper_overwatch.overwatch_tui.model.timeline import (
@@ -24,7 +22,6 @@ from esper_overwatch.protocol.client.items import Reset
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.messages.events import EpochFinished, RunStarted
-from esper_overwatch.protocol.messages.thresholds import Threshold
 
 from .replay import ReplayFeed
 
@@ -55,7 +52,7 @@ class Cursor:
         self._folding = Folding()
         self._seek: Seek | None = None
         self._steps_left: dict[str, int] = {}
-        """Steps left by `epoch` or `anomaly`, of keys that came on the way."""
+        """Steps left by `epoch` or `incident`, of keys that came on the way."""
 
     @property
     def is_seeking(self) -> bool:
@@ -93,9 +90,9 @@ class Cursor:
         """Go to the epoch before (-1) or after; on the way somewhere, go on from there."""
         return self._step_from_here(by, "epoch")
 
-    def step_anomalies(self, by: int) -> str:
-        """Go to where an anomaly was raised, the one before (-1) or after; likewise."""
-        return self._step_from_here(by, "anomaly")
+    def step_incidents(self, by: int) -> str:
+        """Go to where an incident began, the one before (-1) or after; likewise."""
+        return self._step_from_here(by, "incident")
 
     def _step_from_here(self, by: int, what: str) -> str:
         if not self.is_seeking:
@@ -115,7 +112,7 @@ class Cursor:
             self._steps_left.clear()
 
     def _marks(self, what: str) -> Marks:
-        return self.timeline.epochs if what == "epoch" else self.timeline.anomalies
+        return self.timeline.epochs if what == "epoch" else self.timeline.incidents
 
     def _step(self, what: str, by: int) -> str:
         """Go `by` marks on (negative: back); where that many are not known, one now and the others later."""
@@ -247,13 +244,10 @@ class RecordedCursor(Cursor):
         """A state for the next boot of the recording."""
         if state.run is not None:
             state.commands.mark_daemon_lost("the daemon restarted before it was executed")
-        fresh = state.reset_copy(reset.reason, now=state.ts)
-        if self._feed.thresholds:
-            fresh.thresholds = msgspec.convert(self._feed.thresholds, dict[str, Threshold])
-        return fresh
+        return state.reset_copy(reset.reason, now=state.ts)
 
     def _step_beyond(self, what: str, by: int) -> str:
-        stop = is_trouble if what == "anomaly" else _is_epoch
+        stop = is_trouble if what == "incident" else _is_epoch
         self._keep_steps(what, by - 1)
         return self.go(SeekTarget(until=stop))
 

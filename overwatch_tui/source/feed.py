@@ -41,10 +41,6 @@ class Feed(Protocol):
         """Boot of the daemon that is followed."""
 
     @property
-    def thresholds(self) -> dict[str, dict[str, Any]]:
-        """The table that the daemon sent; empty before that."""
-
-    @property
     def is_caught_up(self) -> bool:
         """True once everything that was received has been handed out."""
 
@@ -70,9 +66,6 @@ class NoFeed:
     run_id: str | None = None
     boot: str | None = None
     is_caught_up = True
-
-    def __init__(self) -> None:
-        self.thresholds: dict[str, dict[str, Any]] = {}
 
     def drain(self) -> list[Item]:
         return []
@@ -154,11 +147,6 @@ class LiveFeed:
         """The run's `events.jsonl`, where it is on this machine."""
         run = self._subscriber.run
         return run.journal if run is not None else None
-
-    @property
-    def thresholds(self) -> dict[str, dict[str, Any]]:
-        hello = self._subscriber.hello
-        return hello.get("thresholds", {}) if hello else {}
 
     @property
     def is_caught_up(self) -> bool:

@@ -67,7 +67,7 @@ class PastCursor:
         self._is_going = False
 
     def step_by(self, what: str, by: int) -> tuple[SeekTarget | None, int]:
-        """(the moment `by` `epoch`s or `anomaly`s on or None, the possible steps); negative is back."""
+        """(the moment `by` `epoch`s or `incident`s on or None, the possible steps); negative is back."""
         assert self._search is not None
         marks, here = self._marks(what), self._here(what)
         if by < 0:
@@ -100,7 +100,7 @@ class PastCursor:
     def _marks(self, what: str) -> Marks:
         assert self._cursor is not None
         timeline = self._cursor.timeline
-        return timeline.epochs if what == "epoch" else timeline.anomalies
+        return timeline.epochs if what == "epoch" else timeline.incidents
 
     def _here(self, what: str) -> int:
         assert self._search is not None

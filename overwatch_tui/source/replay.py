@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.protocol.client.event_log import JournalEvents
@@ -18,7 +15,6 @@ from esper_overwatch.protocol.codec.json_lines import LINE_PREFIX, Event
 from esper_overwatch.protocol.errors import EsperError, WireError
 from esper_overwatch.protocol.journal.reader import JournalRange, lines_newest_first
 from esper_overwatch.protocol.messages.events import RunStarted
-from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold, with_limits
 from esper_overwatch.protocol.runs import find_run
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 from esper_overwatch.protocol.storage.lock import holder_of
@@ -29,15 +25,6 @@ from .outcome import Outcome
 
 MAX_REPLAY_PAUSE = 10 * SECOND
 """Longest pause of a recording that is played, microseconds; longer ones are skipped."""
-
-
-def _thresholds(started: RunStarted) -> dict[str, Threshold]:
-    """The table with the limits of the run; a run of somebody's own loop has none that are known here."""
-    try:
-        limits = msgspec.convert(started.config.get("anomalies", {}), dict[str, tuple[float, float]])
-    except msgspec.ValidationError:
-        limits = {}
-    return with_limits(limits)
 
 
 class ReplayFeed:
@@ -65,7 +52,6 @@ class ReplayFeed:
         self._count = 0
         self._boot: str | None = None
         self._run: str | None = None
-        self._thresholds = THRESHOLDS
         self.problem: EsperError | None = None
         """Why the rest of the recording cannot be read: it ends before."""
 
@@ -87,11 +73,6 @@ class ReplayFeed:
     @property
     def boot(self) -> str | None:
         return self._boot
-
-    @property
-    def thresholds(self) -> dict[str, dict[str, Any]]:
-        """The table with the limits that the recorded run was started with."""
-        return {signal: asdict(threshold) for signal, threshold in self._thresholds.items()}
 
     @property
     def is_caught_up(self) -> bool:
@@ -131,7 +112,6 @@ class ReplayFeed:
         started = event.data
         if isinstance(started, RunStarted) and started.boot != self._boot:
             self._boot, self._run = started.boot, started.run
-            self._thresholds = _thresholds(started)
             items.append(Reset(f"run {started.name}, boot {started.boot}"))
         self.clock = max(self.clock, event.ts)
         self._count += 1
@@ -164,8 +144,6 @@ class ReplayFeed:
         self._events, self._next, self.problem = events, following, None
         self._count, self.clock = position, ts
         self._boot, self._run = (None, None) if run is None else (run.boot, run.run)
-        if run is not None:
-            self._thresholds = _thresholds(run)
 
     def now(self) -> int:
         return self.clock

@@ -204,16 +204,15 @@ class Client:
         return self.command("op.cancel", {"op": op}, wait, reason)
 
     def acknowledge(
-        self, source: str, kind: str, *, since: int = 0, severity: Severity = "critical", reason: str = ""
+        self, incident: str, *, severity: Severity = "critical", reason: str = ""
     ) -> dict[str, Any]:
-        """Say of an anomaly, to all viewers, that it has been seen; see `AcknowledgeParams`."""
-        params = {"source": source, "kind": kind, "since": since, "severity": severity}
+        """Say of an open incident, to all viewers, that it has been seen; see `AcknowledgeParams`."""
+        params = {"incident": incident, "severity": severity}
         return self.command("anomaly.acknowledge", params, False, reason)
 
-    def mute(self, source: str, kind: str, *, seconds: float = 600.0, reason: str = "") -> dict[str, Any]:
-        """Have an anomaly ask for nobody's attention for a while; 0 ends that."""
-        params = {"source": source, "kind": kind, "seconds": seconds}
-        return self.command("anomaly.mute", params, False, reason)
+    def mute(self, incident: str, *, seconds: float = 600.0, reason: str = "") -> dict[str, Any]:
+        """Have an open incident ask for nobody's attention for a while; 0 ends that."""
+        return self.command("anomaly.mute", {"incident": incident, "seconds": seconds}, False, reason)
 
     def mark(self, text: str, *, reason: str = "") -> dict[str, Any]:
         """Note something on the run's timeline."""

@@ -39,7 +39,7 @@ _WANTED = frozenset(
         b"round.started",
         b"round.finished",
         b"epoch",
-        b"anomaly",
+        b"incident",
         b"scalar",
     )
 )
@@ -63,7 +63,7 @@ class RunOverview(Struct, frozen=True):
     values: tuple[float, ...] = ()
     """Mean return of the newest rounds, or newest values of that number; the oldest first."""
     critical: int = 0
-    """Anomalies that were active at the end of the tail, by severity."""
+    """Incidents that were open at the end of the tail, by severity."""
     warning: int = 0
     exit_code: int | None = None
     """Set if the last boot ended in order."""
@@ -104,7 +104,7 @@ class _Tail:
     returns: list[float] = field(default_factory=list)
     numbers: dict[str, list[float]] = field(default_factory=dict)
     num_scalars: int = 0
-    anomalies: dict[tuple[str, str], ev.Anomaly] = field(default_factory=dict)
+    incidents: dict[str, ev.Incident] = field(default_factory=dict)
     _is_boot_over: bool = False
     """True once the beginning of the last boot was passed."""
 
@@ -140,8 +140,8 @@ class _Tail:
             case ev.EpochFinished():
                 known = [one for one in data.val_accuracy if one is not None and isfinite(one)]
                 self.accuracy = sum(known) / len(known) if known else None
-            case ev.Anomaly() if not self._is_boot_over:
-                self.anomalies.setdefault((data.source, data.kind), data)
+            case ev.Incident() if not self._is_boot_over:
+                self.incidents.setdefault(data.id, data)
             case ev.Scalars():
                 self._fold_scalars(data)
 
@@ -155,7 +155,7 @@ class _Tail:
     def overview(self) -> RunOverview | None:
         if self.newest is None:
             return None
-        active = Counter(one.severity for one in self.anomalies.values() if one.active)
+        active = Counter(one.severity for one in self.incidents.values() if one.active)
         signal, values = "return" if self.returns else "", self.returns
         if not values and self.numbers:
             signal = choose_metric(list(self.numbers))

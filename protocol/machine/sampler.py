@@ -78,7 +78,7 @@ class SystemSampler:
             rss=self._process.memory_info().rss,
             memory_total=total,
             memory_used=used,
-            load1=os.getloadavg()[0],
+            load1=round(os.getloadavg()[0], 2),
             cores=granted_cores(),
             disk_free=psutil.disk_usage(str(self._folder)).free,
             machine_cpu_percent=self._machine.busy_percent(),

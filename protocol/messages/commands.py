@@ -117,27 +117,25 @@ class MarkParams(Params, frozen=True):
     text: Annotated[str, Meta(min_length=1, max_length=256, description="what to note on the timeline")]
 
 
+_Incident = Annotated[str, Meta(max_length=64, description="the incident's id")]
 _Source = Annotated[
-    str, Meta(min_length=1, max_length=64, description="the anomaly's source, such as `env07` or `policy`")
+    str, Meta(max_length=64, description="in place of the id: of an anomaly in it, such as `env07`")
 ]
-_Kind = Annotated[str, Meta(min_length=1, max_length=64, description="its kind, such as `norm_drift`")]
+_Kind = Annotated[str, Meta(max_length=64, description="its kind, such as `norm_drift`")]
 
 
 class AcknowledgeParams(Params, frozen=True):
-    source: _Source
-    kind: _Kind
-    since: Annotated[
-        int,
-        Meta(
-            ge=0, description="when it began, microseconds, so that a return asks again; 0 = the present one"
-        ),
-    ] = 0
+    incident: _Incident = ""
+    source: _Source = ""
+    kind: _Kind = ""
+    since: Annotated[int, Meta(ge=0, description="of no use any more: an id names one incident")] = 0
     severity: Annotated[Severity, Meta(description="what was seen; a worse one asks again")] = "critical"
 
 
 class MuteParams(Params, frozen=True):
-    source: _Source
-    kind: _Kind
+    incident: _Incident = ""
+    source: _Source = ""
+    kind: _Kind = ""
     seconds: Annotated[
         float, Meta(ge=0, le=86_400, description="from now on; 0 ends a mute that is in force")
     ] = 600.0

@@ -390,7 +390,7 @@ class OpCancelResult(MethodResult, frozen=True):
 
 
 class MuteResult(MethodResult, frozen=True):
-    """Until when the anomaly is muted."""
+    """Until when the incident is muted."""
 
     until: Annotated[int, Meta(description="wall time, microseconds; 0 = it no longer is")]
 

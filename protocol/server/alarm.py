@@ -16,8 +16,6 @@ ALARMS: tuple[tuple[str, str], ...] = (
     ("trainer", "silent"),
 )
 """(source, kind) of those of a training; a loop that publishes is `loop`."""
-LOOP_KINDS = ("silent", "slow_steps", "nonfinite", "stalled")
-"""Kinds that are raised of a loop that publishes, and of what it logs."""
 
 
 @dataclass(frozen=True, kw_only=True)

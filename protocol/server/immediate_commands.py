@@ -17,7 +17,7 @@ from esper_overwatch.protocol.messages.commands import (
     Params,
     Request,
 )
-from esper_overwatch.protocol.messages.events import AnomalyAcknowledged, AnomalyMuted, Mark
+from esper_overwatch.protocol.messages.events import AnomalyAcknowledged, AnomalyMuted, Incident, Mark
 from esper_overwatch.protocol.messages.roles import Peer
 
 from .lease import CommandLease
@@ -42,10 +42,17 @@ class ImmediateCommands:
     Args:
         emit: takes the events.
         rotate: closes the journal's segment; bytes of what was closed, 0 where nothing could be.
+        find_incident: gives the open incident that is meant.
     """
 
-    def __init__(self, emit: Callable[[object], None], rotate: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        emit: Callable[[object], None],
+        rotate: Callable[[], int],
+        find_incident: Callable[[AcknowledgeParams | MuteParams], Incident | None],
+    ) -> None:
         self._emit = emit
+        self._find_incident = find_incident
         self._rotate = rotate
         self.leases = CommandLease(emit)
         self.handlers: dict[str, Callable[[Any, Caller], dict[str, Any]]] = {
@@ -72,12 +79,21 @@ class ImmediateCommands:
         self._emit(Mark(text=params.text, client=caller.client, uid=peer.uid, pid=peer.pid))
         return {}
 
+    def _incident(self, params: AcknowledgeParams | MuteParams) -> Incident:
+        found = self._find_incident(params)
+        if found is None:
+            named = params.incident or f"{params.source} {params.kind}".strip() or "without a name"
+            raise RequestError("not_found", f"incident {named} is not open")
+        return found
+
     def _acknowledge_anomaly(self, params: AcknowledgeParams, caller: Caller) -> dict[str, Any]:
+        incident = self._incident(params)
         self._emit(
             AnomalyAcknowledged(
-                source=params.source,
-                kind=params.kind,
-                since=params.since,
+                incident=incident.id,
+                source=incident.source,
+                kind=incident.kind,
+                since=incident.since,
                 severity=params.severity,
                 by=caller.client,
                 reason=caller.reason,
@@ -88,11 +104,13 @@ class ImmediateCommands:
         return {}
 
     def _mute_anomaly(self, params: MuteParams, caller: Caller) -> dict[str, Any]:
+        incident = self._incident(params)
         until = time.time_ns() // 1000 + int(params.seconds * 1e6) if params.seconds else 0
         self._emit(
             AnomalyMuted(
-                source=params.source,
-                kind=params.kind,
+                incident=incident.id,
+                source=incident.source,
+                kind=incident.kind,
                 until=until,
                 by=caller.client,
                 reason=caller.reason,

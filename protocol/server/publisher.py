@@ -27,6 +27,7 @@ from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
 
 from .alarm import Alarm, Finding
 from .emitter import Emitted, Emitter
+from .incidents import IncidentKeeper
 from .snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -178,7 +179,8 @@ class Publisher:
         self.view = MetricSummary()
         self.started: RunStarted | None = None
         """The boot's first event, for the answer to `status`."""
-        self.observers: list[Observer] = []
+        self.incidents = IncidentKeeper(emitter.emit, boot)
+        self.observers: list[Observer] = [self.incidents.observe]
         self._synced = time.monotonic()
         self._drained: list[Emitted] = []
         self._unwritten: list[Batch] = []
@@ -283,6 +285,8 @@ class Publisher:
         """Raise an anomaly while the disk refuses the journal; report what was lost when it is over."""
         journal, now = self._journal, time.time_ns() // 1000
         if journal.error is None:
+            if not self._journal_ill_since:
+                return
             self._disk_full.follow(None)
             self._journal_write.follow(None)
             self._told_bytes = 0

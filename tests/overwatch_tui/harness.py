@@ -6,7 +6,6 @@ import asyncio
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import asdict
 from functools import cache, wraps
 from typing import Any
 
@@ -26,7 +25,6 @@ from esper_overwatch.protocol.client.items import Item, LinkChanged, RequestOutc
 from esper_overwatch.protocol.codec.frames import new_id
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.messages.events import spec_of
-from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
 
 from . import journal
 
@@ -41,7 +39,6 @@ class ListFeed:
         self.ts = journal.START
         self.run_id: str | None = "7f3a09c1"
         self.boot: str | None = "b1"
-        self.thresholds = {name: asdict(t) for name, t in THRESHOLDS.items()}
         self.requests: list[tuple[str, str, dict[str, Any]]] = []
         self.closed = False
         self.batch: int | None = None

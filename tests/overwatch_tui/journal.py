@@ -1,7 +1,8 @@
 """A run that never was: a realistic stream of events, encoded and decoded by the real codec.
 
 Deterministic in its seed. What happens in it: seeds live through all stages, env 07 drifts from the middle
-on, env 13 is rolled back, env 02 stalls, one head of the policy dries up, three commands are given.
+on and explodes, env 13 is put back, env 02 stalls, a learning rate is set and the policy breaks, commands are
+given. The incidents are the daemon's own of it.
 """
 
 from __future__ import annotations
@@ -16,31 +17,20 @@ from typing import Any
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line, encode_event
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.events import Context, spec_of
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, UPDATE_SIGNALS, value_collapse_limits
 from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, STREAMS, Level, Op, Stage
+from esper_overwatch.protocol.server.emitter import Emitted
+from esper_overwatch.protocol.server.incidents import IncidentKeeper
 
 START = 1_760_000_000_000_000
 """First event, microseconds."""
-STAGES = [stage.name for stage in Stage]
-OPS = [op.name for op in Op]
-HEADS = list(HEAD_NAMES)
+STAGES, OPS = [stage.name for stage in Stage], [op.name for op in Op]
 BLUEPRINTS = ["norm", "attention", "depthwise", "conv_light"]
 PARAMETERS = {"norm": 16, "attention": 280, "depthwise": 150, "conv_light": 584}
 EPOCH_US = 600_000
-PUBLISHED: dict[str, Any] = {
-    **{name: [] for name in ("slots", "blueprints", "stages", "ops", "heads")},
-    **dict.fromkeys(("torch", "device", "task", "policy"), ""),
-    **dict.fromkeys(("envs", "episode_epochs", "rounds", "host_parameters", "seed"), 0),
-    "run": "7f3a09c1",
-    "name": "my-loop",
-    "boot": "b1",
-    "pid": 4242,
-    "host": "h",
-    "version": "0",
-    "config": {},
-    "kind": "published",
-    "tags": ["ppo", "cartpole"],
-}
-"""Fields of the first event of a published run."""
+UPDATE_LIMITS = {name: [THRESHOLDS[signal].warning] for name, signal in UPDATE_SIGNALS.items()}
+DRIFT_LIMITS = dict.fromkeys(("env.norm_drift", "seed.norm_drift", "env.health_drift"), 0.5)
+POLICY_DRIFT_LIMITS = {"policy.norm_drift": 0.5, "head.norm_drift": 0.9, "policy.health_drift": 0.5}
 
 
 @dataclass
@@ -78,14 +68,20 @@ class Run:
         self.grid: list[list[Seed]] = []
         self.ends: list[tuple[int, ev.SeedEnded]] = []
         self.ema = [1.0] * self.envs
+        self.since: dict[tuple[str, str], int] = {}
+        self.told: list[Any] = []
+        self.keeper = IncidentKeeper(self.told.append, self.boot)
 
     def emit(self, data: Any, *, env: int | None = None, after: int = 0) -> None:
-        """Stamp and encode an event as the daemon does."""
+        """Stamp and encode an event as the daemon does, and the incidents that it makes."""
         self.ts += after
-        stream = spec_of(type(data)).stream
-        self.seq[stream] += 1
+        spec = spec_of(type(data))
+        self.seq[spec.stream] += 1
         ctx = Context(round=self.ctx.round, epoch=self.ctx.epoch, level=self.level, env=env)
-        self.lines.append(encode_event(self.seq[stream], self.ts, ctx, data))
+        self.lines.append(encode_event(self.seq[spec.stream], self.ts, ctx, data))
+        self.keeper.observe(spec, [Emitted(ns=self.ts * 1000, event=data, env=env, ctx=ctx)])
+        while self.told:
+            self.emit(self.told.pop(0))
 
     def make(self) -> list[bytes]:
         """The whole run."""
@@ -112,7 +108,7 @@ class Run:
             blueprints=BLUEPRINTS,
             stages=STAGES,
             ops=OPS,
-            heads=HEADS,
+            heads=list(HEAD_NAMES),
             episode_epochs=self.episode_epochs,
             rounds=400,
             host_parameters=274,
@@ -134,7 +130,7 @@ class Run:
                 self.emit(self.system())
             self.incidents(number, epoch)
         self.emit(self.update(number), after=240_000)
-        self.emit(self.drift(["policy", *(f"policy.{head}" for head in HEADS), "critic"]))
+        self.emit(self.drift(["policy", *(f"policy.{head}" for head in list(HEAD_NAMES)), "critic"]))
         for env, end in sorted(self.ends, key=lambda one: one[0]):
             end.ended = end.ended or self.episode_epochs
             self.emit(end, env=env)
@@ -321,6 +317,7 @@ class Run:
             health=list(missing),
             health_ema=list(missing),
             health_drift=[None if v is None else round(v / 9, 3) for v in drift],
+            limits=DRIFT_LIMITS if source[0].startswith("env") else POLICY_DRIFT_LIMITS,
         )
 
     def system(self) -> ev.SystemSample:
@@ -351,16 +348,16 @@ class Run:
             policy_loss=-0.022 + wobble(-0.01, 0.01),
             value_loss=0.6 / number,
             entropy=0.95 - 0.03 * number,
-            head_entropy={head: 0.93 - 0.05 * i - 0.02 * number for i, head in enumerate(HEADS)},
+            head_entropy={head: 0.93 - 0.05 * i - 0.02 * number for i, head in enumerate(list(HEAD_NAMES))},
             approx_kl=0.011 + wobble(-0.004, 0.006),
             clip_fraction=0.15 + wobble(-0.03, 0.03),
             ratio_min=0.71,
             ratio_max=1.40,
-            head_ratio_max={head: 1.40 - 0.05 * i for i, head in enumerate(HEADS)},
+            head_ratio_max={head: 1.40 - 0.05 * i for i, head in enumerate(list(HEAD_NAMES))},
             explained_variance=0.7 - 1.1 / number,
             explained_variance_within=0.2 - 0.5 / number,
             grad_norm=1.24,
-            head_grad_norm=dict.fromkeys(HEADS, 0.31),
+            head_grad_norm=dict.fromkeys(list(HEAD_NAMES), 0.31),
             critic_grad_norm=2.1,
             advantage_mean=0.0,
             advantage_std=1.0,
@@ -374,6 +371,7 @@ class Run:
             lstm_h_rms=0.38,
             lstm_c_rms=0.81,
             return_std=2.0,
+            limits=UPDATE_LIMITS | {"explained_variance": [value_collapse_limits(number, 400)[0]]},
         )
 
     def finished(self, number: int) -> ev.RoundFinished:
@@ -413,18 +411,26 @@ class Run:
         if (number, epoch) == (4, 10):
             self.anomaly("policy", "kl_spike", "warning", 0.011, 0.03, 1, active=False)
         if (number, epoch) == (5, 12):
-            self.anomaly("env07", "norm_drift", "warning", 0.53, 0.5, 2, env=7)
-            self.anomaly("policy.blueprint", "norm_drift", "warning", 0.86, 0.5, 9)
+            self.anomaly("env07", "norm_drift", "info", 0.53, 0.5, 2, env=7)
         if (number, epoch) == (5, 20):
-            self.anomaly("env02", "stalled", "warning", 14.0, 10.0, 3, env=2)
-            self.anomaly("env07", "norm_drift", "critical", 1.01, 1.0, 12, env=7)
+            self.anomaly("env02", "stalled", "info", 18.0, 18.0, 3, env=2)
+            self.anomaly("env07", "gradient_exploding", "warning", 11.2, 10.0, 12, env=7)
+            self.anomaly("env07", "gradient_health", "warning", 0.42, 0.5, 3, env=7)
         if (number, epoch) == (6, 10):
             self.emit(
                 ev.GovernorRollback(reason="nan", loss=float("inf"), restored_epoch=8, penalty=1.0), env=13
             )
-            self.anomaly("env13", "loss_nonfinite", "critical", float("nan"), 1.0, 1, env=13)
+            self.anomaly("env13", "loss_nonfinite", "warning", float("nan"), 1.0, 1, env=13)
+            self.anomaly("env13", "rollback", "info", 3.0, 3.0, 3, env=13)
+        if (number, epoch) == (6, 12):
+            self.anomaly("env05", "norm_drift", "info", 0.61, 0.5, 2, env=5)
         if (number, epoch) == (6, 14):
-            self.anomaly("env05", "norm_drift", "warning", 0.61, 0.5, 2, env=5)
+            self.emit(
+                ev.ParamChanged(key="ppo.learning_rate", old=0.001, new=0.01, by="esper-tui/0.1", uid=1000)
+            )
+        if (number, epoch) == (6, 16):
+            self.anomaly("policy", "nonfinite", "critical", 3.0, 1.0, 1)
+            self.anomaly("policy.blueprint", "entropy_collapse", "warning", 0.06, 0.1, 3)
         if (number, epoch) == (6, self.episode_epochs - 3):
             self.command("c0ffee02", "telemetry.escalate", {"level": "DEBUG", "epochs": 5}, None)
             self.level = "DEBUG"
@@ -455,12 +461,7 @@ class Run:
         env: int | None = None,
         active: bool = True,
     ) -> None:
-        since = getattr(self, "since", {})
-        self.since = since
-        first = since.setdefault((source, kind), self.ts)
-        hint = {"norm_drift": "gradient norm left its average: escalate (T) and look at the layers"}.get(
-            kind, ""
-        )
+        first = self.since.setdefault((source, kind), self.ts)
         self.emit(
             ev.Anomaly(
                 kind=kind,
@@ -471,7 +472,6 @@ class Run:
                 threshold=threshold,
                 count=count,
                 since=first,
-                hint=hint,
             ),
             env=env,
         )
@@ -484,7 +484,7 @@ def events(**options: Any) -> list[Event]:
 
 def write(path: Path, **options: Any) -> Path:
     """A run's journal."""
-    path.write_bytes(b"".join(line + b"\n" for line in Run(**options).make()))
+    path.write_bytes(b"\n".join([*Run(**options).make(), b""]))
     return path
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from esper_overwatch.overwatch_tui.source.feed import Feed
 from esper_overwatch.overwatch_tui.source.run_list import ListedRun
@@ -14,6 +15,22 @@ from esper_overwatch.protocol.runs import RunFolder
 
 from . import journal
 from .harness import ListFeed, events
+
+PUBLISHED: dict[str, Any] = {
+    **{name: [] for name in ("slots", "blueprints", "stages", "ops", "heads")},
+    **dict.fromkeys(("torch", "device", "task", "policy"), ""),
+    **dict.fromkeys(("envs", "episode_epochs", "rounds", "host_parameters", "seed"), 0),
+    "run": "7f3a09c1",
+    "name": "my-loop",
+    "boot": "b1",
+    "pid": 4242,
+    "host": "h",
+    "version": "0",
+    "config": {},
+    "kind": "published",
+    "tags": ["ppo", "cartpole"],
+}
+"""Fields of the first event of a published run."""
 
 
 def make_run(

@@ -21,6 +21,7 @@ from esper_overwatch.overwatch_tui.render.theme import ASCII
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.messages import events as ev
+from tests.overwatch_tui.runs import PUBLISHED
 
 from . import journal
 from .harness import draw, events, folded, panel_inputs, state
@@ -117,7 +118,7 @@ def _page(view: str, page: str) -> PanelInputs:
 def published_events() -> list[Event]:
     """A run that somebody's own loop publishes."""
     run = journal.Run()
-    run.emit(ev.RunStarted(**journal.PUBLISHED))
+    run.emit(ev.RunStarted(**PUBLISHED))
     run.emit(ev.RunStateChanged(state="TRAINING"))
     for step in range(40):
         values = {"loss": 2.0 / (step + 1), "accuracy": math.nan if step == 39 else step / 40}

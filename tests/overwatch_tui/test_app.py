@@ -130,11 +130,11 @@ def _where_keys_work() -> dict[str, list[str]]:
     rest = [
         n
         for n in DOCUMENTED
-        if n not in {*log, *LEAVING, "1", "escape", "enter", "n", "N", "a", "A", "m", "W"}
+        if n not in {*log, *LEAVING, "1", "escape", "enter", "n", "N", "a", "A", "m", "U"}
     ]
     return {
         "log": [*log, "escape"],
-        "anomalies": ["n", "N", "W", "m", "a", "A", "enter", "1"],
+        "incidents": ["n", "N", "U", "m", "a", "A", "enter", "1"],
         "envs": ["right_curly_bracket", *(n for n in rest if n != "right_curly_bracket")],
     }
 
@@ -348,7 +348,7 @@ async def test_tab_cycles_panels_and_at_80_columns_views() -> None:
         for _ in range(5):
             seen.append(app.session.view.focus)
             await press(pilot, "tab")
-        assert seen == ["envs", "policy", "anomalies", "drift", "log"]
+        assert seen == ["envs", "policy", "incidents", "drift", "log"]
         assert app.session.view.name == "envs"
         await pilot.resize_terminal(80, 24)
         await press(pilot, "tab")
@@ -358,19 +358,22 @@ async def test_tab_cycles_panels_and_at_80_columns_views() -> None:
 
 
 @in_loop
-async def test_the_worst_anomaly_is_reached_acknowledged_and_gone() -> None:
+async def test_the_worst_incident_is_reached_acknowledged_and_gone() -> None:
     app = app_of()
     async with app.run_test(size=SMALL) as pilot:
-        assert "6 unacked" in shown(app)
+        assert "Inc(3)" in shown(app, "box-views")
+        assert "CRIT  not finite" in shown(app, "box-strip")
+        await press(pilot, "n", "a")
+        assert "Inc(2)" in shown(app, "box-views")
+        assert "WARN  loss not finite: env13" in shown(app, "box-strip")
         await press(pilot, "n")
         assert app.session.view.env == 13
-        await press(pilot, "a")
-        assert "5 unacked" in shown(app)
-        await press(pilot, "n", "m")
-        assert "4 unacked" in shown(app)
+        await press(pilot, "m")
+        assert "Inc(1)" in shown(app, "box-views")
         await press(pilot, "A")
-        assert "0 unacked" in shown(app)
-        assert "3 CRIT" in shown(app), "acknowledged is not over"
+        assert "[2 Inc]" in shown(app, "box-views")
+        await press(pilot, "1")
+        assert "CRIT  not finite" in shown(app, "box-strip"), "acknowledged is not over"
 
 
 @in_loop
@@ -389,7 +392,7 @@ async def test_frozen_panels_stand_still_while_events_are_counted() -> None:
         assert "r3/400" in text, "the header is of the same moment as the panels"
         assert "r6/400" not in text
         assert shown(app, "box-envs") == table
-        assert "3 CRIT" in text, "the strip goes on"
+        assert "CRIT  not finite" in text, "the strip goes on"
         await press(pilot, "space")
         assert shown(app, "box-envs") != table
         assert "FROZEN" not in shown(app)

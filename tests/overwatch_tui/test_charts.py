@@ -33,9 +33,9 @@ def page_of(*names: str, width: int = 120, height: int = 40, envs: int = 16, **c
     ("view", "keys", "words"),
     [
         ("envs", ["enter", "enter"], ["accuracy %", "return", "norm drift", "gradient norm"]),
-        ("anomalies", ["n", "enter", "enter"], ["env13"]),
+        ("incidents", ["N", "enter"], ["env07 accuracy"]),
         ("drift", ["enter"], ["policy norm drift", "policy gradient norm", "policy health drift"]),
-        ("policy", ["j", "enter"], ["entropy  0.77", "WARN 0.3", "CRIT 0.1"]),
+        ("policy", ["j", "enter"], ["entropy  0.77", "WARN 0.1"]),
         ("system", ["enter", "enter"], ["CPU %", "env-epochs per second"]),
     ],
 )
@@ -164,8 +164,8 @@ def test_an_overlay_draws_all_envs_or_their_quantiles() -> None:
 
 def test_limits_are_drawn_where_they_are_near() -> None:
     text = page_of("drift/env07")
-    assert re.search(r"CRIT ?[─]", text)
-    assert "CRIT 1" in text
+    assert re.search(r"info ?[─]", text)
+    assert "info 0.5" in text
     kl = page_of("ppo.approx_kl")
     assert "WARN 0.03" in kl, "the line of words tells also what is far off"
     assert "WARN─" not in kl

@@ -55,10 +55,13 @@ def test_json_says_the_same_in_figures(tmp_path: Path) -> None:
     path = str(journal.write(tmp_path / "events.jsonl"))
     data = json.loads(invoke("--once", "--json", "--replay", path).output)
     assert (data["run"], data["round"], len(data["envs"])) == ("digits-7f3a", 6, 16)
-    assert data["envs"][7]["status"] == "CRIT"
+    assert data["envs"][7]["status"] == "WARN"
     assert data["envs"][13]["gradient_norm"] is None
     assert data["envs"][7]["norm_drift"] == pytest.approx(1.49)
-    assert {a["source"] for a in data["anomalies"] if a["active"]} >= {"env07", "env13", "policy.blueprint"}
+    worst, *others = [each for each in data["incidents"] if each["active"]]
+    assert (worst["severity"], worst["kind"]) == ("critical", "nonfinite")
+    assert worst["undo"] == "param.set key=ppo.learning_rate value=0.001"
+    assert {each["scope"] for each in others} == {"env02", "env05", "env07", "env13"}
     assert 0.3 < data["last_round"]["accuracy_mean"] < 1.0
 
 

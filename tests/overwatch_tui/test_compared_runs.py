@@ -18,6 +18,7 @@ from esper_overwatch.overwatch_tui.start import RunChoice
 from esper_overwatch.protocol.errors import EsperError, RunNotFound
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.runs import RunFolder
+from tests.overwatch_tui.runs import PUBLISHED
 
 from . import journal
 from .harness import events, in_loop, session, state
@@ -135,7 +136,7 @@ async def test_runs_are_told_by_letter_colour_and_value() -> None:
 async def test_a_curve_that_one_run_lacks_is_said() -> None:
     make("alpha")
     run = journal.Run()
-    run.emit(ev.RunStarted(**journal.PUBLISHED))
+    run.emit(ev.RunStarted(**PUBLISHED))
     with RunFolder.claim("other-kind") as folder:
         folder.events.write_bytes(b"".join(line + b"\n" for line in run.lines))
     app = compared_app("other-kind")

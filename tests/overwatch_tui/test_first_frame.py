@@ -93,7 +93,7 @@ def test_error_is_said_after_the_first_frame(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(("--speed", "x"), b"Usage"), (("--help",), b"Watch a run"), (("--view", "x"), b"'anomalies'")],
+    [(("--speed", "x"), b"Usage"), (("--help",), b"Watch a run"), (("--view", "x"), b"'incidents'")],
 )
 def test_wrong_usage_and_help_take_no_screen(
     tmp_path: Path, arguments: tuple[str, ...], words: bytes

@@ -28,13 +28,13 @@ def test_styles_tell_severity_selection_and_what_is_secondary() -> None:
     }
     assert pieces >= {
         ("LIVE", "bar live"),
-        ("3 CRIT", "critical"),
-        ("3 WARN", "warning"),
+        ("CRIT", "alarm"),
+        ("not finite", "bold"),
+        ("ppo.learning_rate 0.001 -> 0.01", "accent"),
         ("[1 Envs]", "tab"),
-        ("ROLL", "critical"),
-        ("CRIT", "critical select"),
+        ("WARN", "warning select"),
         ("07", "bold select"),
-        ("0.61?", "warning"),
+        ("0.61", "info"),
         ("ok", "ok"),
         ("WAIT", "dim"),
         ("F", "fossilized"),

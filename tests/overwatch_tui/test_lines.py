@@ -60,15 +60,15 @@ async def test_a_filter_shows_some_envs_and_escape_all() -> None:
     async with app.run_test(size=SIZE) as pilot:
         assert "ENVS 16" in text_of(app, "envs")
         await pilot.press("slash")
-        await write(pilot, "st:roll")
+        await write(pilot, "st:stal")
         await pilot.press("enter")
         assert "ENVS 1 of 16" in text_of(app, "envs")
-        assert "/st:roll" in text_of(app, "envs")
-        assert " 13 ROLL" in text_of(app, "envs")
+        assert "/st:stal" in text_of(app, "envs")
+        assert " 02 STAL" in text_of(app, "envs")
         assert " 12 " not in text_of(app, "envs")
         await pilot.press("slash")
         assert isinstance(app.screen, InputLine)
-        assert app.screen.text == "st:roll", "it can be changed"
+        assert app.screen.text == "st:stal", "it can be changed"
         await pilot.press("ctrl+u", "enter")
         assert "ENVS 16" in text_of(app, "envs")
         await pilot.press("slash")
@@ -82,7 +82,7 @@ async def test_a_filter_shows_some_envs_and_escape_all() -> None:
 @pytest.mark.parametrize(
     ("key", "view", "filter_", "shown", "hidden"),
     [
-        ("2", "anomalies", "kind:rollback", "rollback", "norm_drift"),
+        ("2", "incidents", "kind:stalled", "does not rise", "gradient"),
         ("5", "seeds", "st:blend", "BLENDING", "TRAINING"),
         ("6", "log", "tag:gov", "rollback", "DORM"),
         ("7", "commands", "what:escalate", "escalate", "profiler.start"),
@@ -109,7 +109,7 @@ async def test_every_list_has_a_filter(key: str, view: str, filter_: str, shown:
 async def test_a_list_names_escape_only_where_it_shows_all() -> None:
     app = app_of()
     async with app.run_test(size=(200, 60)) as pilot:
-        for panel in ("anomalies", "log", "commands"):
+        for panel in ("incidents", "log", "commands"):
             app.session.view.filters[panel] = parse_filter("zzzz", ())  # type: ignore[assignment]
             app.paint()
             hint = "passes /zzzz; Esc shows all"

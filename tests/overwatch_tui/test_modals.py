@@ -67,7 +67,7 @@ MODALS = {
     "command line": Modal(("colon",), InputLine, LINE),
     "answer": Modal(("colon", *"clients", "enter"), AnswerScreen, PAGE),
     "run's name": Modal(("ctrl+x",), InputLine, LINE),
-    "thresholds": Modal(("2", "W"), InputLine, LINE),
+    "undo": Modal(("n", "U"), ConfirmScreen, frozenset((*DOCUMENTED, *TYPED))),
     "question": Modal(("C",), ConfirmScreen, frozenset((*DOCUMENTED, *TYPED))),
     "export": Modal(("E",), ExportScreen, FORMS),
     "written": Modal(("E", "c"), ExportScreen, FORMS),
@@ -78,7 +78,7 @@ MODALS = {
     "own commands": Modal(("c",), CallScreen, CALL, is_published=True),
     "parameters": Modal(("c", "G", "enter"), CallScreen, LINE, is_published=True),
 }
-"""By name; anomalies, evaluations and charts in detail are views, not screens of their own."""
+"""By name; incidents, evaluations and charts in detail are views, not screens of their own."""
 
 
 @contextmanager
@@ -97,7 +97,6 @@ def opened(folder: Path, *, is_published: bool) -> Iterator[OverwatchApp]:
 
 
 async def _open(app: OverwatchApp, pilot: Pilot[None], modal: Modal) -> None:
-    app.session.view.selected["anomalies"] = ("env07", "norm_drift")
     await press(pilot, "1", *modal.opens)
     feed = app.session.feed
     assert isinstance(feed, ListFeed)
@@ -118,7 +117,7 @@ def _known(app: OverwatchApp) -> tuple[object, ...]:
     chosen = (view.name, view.sort, view.is_reversed, view.is_frozen, view.detail, view.window, view.rate)
     feed = app.session.feed
     assert isinstance(feed, ListFeed)
-    waiting = app.session.state.anomalies.open_records(feed.now())
+    waiting = app.session.state.incidents.unseen(feed.now())
     sent = [method for _, method, _ in feed.requests if method != "status"]
     pins = list(view.charts.pins)
     return (

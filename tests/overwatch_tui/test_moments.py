@@ -102,12 +102,12 @@ async def test_live_run_cannot_be_shown_before_joining() -> None:
 
 
 @in_loop
-async def test_anomalies_are_stepped_to_where_they_were_raised() -> None:
+async def test_incidents_are_stepped_to_where_they_began() -> None:
     app, _ = live()
     async with app.run_test(size=SMALL) as pilot:
         await walk(app, pilot, "left_square_bracket")
         first = app.session.shown_inputs()
-        newest = max(r.last for r in first.state.anomalies.ordered() if r.active and r.severity != "info")
+        newest = max(record.data.since for record in first.state.incidents.waiting())
         assert first.state.ts == newest
         at = app.session.cursor.position
         await walk(app, pilot, "left_square_bracket")
@@ -157,7 +157,7 @@ async def test_recording_pauses_steps_seeks_and_plays_on(tmp_path: Path) -> None
         assert "the recording ends here" in shown(app)
         played = app.session.state
         assert played.epoch == next(e.data for e in reversed(events()) if e.type == "epoch")
-        assert repr(played.anomalies.ordered()) == repr(folded(events()).anomalies.ordered())
+        assert repr(played.incidents) == repr(folded(events()).incidents)
 
 
 @in_loop
@@ -234,8 +234,8 @@ async def test_recording_is_sought_beyond_what_was_played(tmp_path: Path) -> Non
         assert await walk(app, pilot, "g", "t", *"r4", "enter") == (4, 1)
         assert await walk(app, pilot, "comma") == (3, 24)
         await walk(app, pilot, "right_square_bracket")
-        raised = [e for e in events() if e.type == "anomaly" and e.data.active and e.ctx.round >= 4]
-        assert app.session.state.ts == raised[0].ts
+        began = [e for e in events() if e.type == "incident" and e.data.active and e.ctx.round >= 4]
+        assert app.session.state.ts == began[0].ts
 
 
 @in_loop

@@ -25,6 +25,7 @@ from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.publishing.loop_commands import CommandCall
 from tests.cases import mostly_nightly
+from tests.overwatch_tui.runs import PUBLISHED
 from tests.protocol.harness import until
 
 from . import journal
@@ -35,7 +36,7 @@ PUBLISHED_VIEWS = [panel.name for panel in PANELS.of(is_published=True).views]
 
 def app() -> OverwatchApp:
     run = journal.Run()
-    run.emit(ev.RunStarted(**journal.PUBLISHED))
+    run.emit(ev.RunStarted(**PUBLISHED))
     run.emit(ev.RunStateChanged(state="TRAINING"))
     run.emit(ev.Scalars(step=7, values={f"group/m{i:02d}": float(i) for i in range(60)}))
     return OverwatchApp(session(decode_line(line) for line in run.lines))
@@ -108,7 +109,7 @@ async def test_a_view_that_it_lacks_is_said() -> None:
         await pilot.press("5")
         assert made.session.view.message == "no such view: 5"
         await pilot.press("2")
-        assert "none since this terminal joined" in shown(made)
+        assert "none since the run was started" in shown(made)
 
 
 def test_text_of_several_lines_is_one_line() -> None:
@@ -298,7 +299,7 @@ def test_commands_of_a_hostile_publisher_are_read() -> None:
 
 def test_numbers_that_differ_in_a_count_share_a_chart() -> None:
     run = journal.Run()
-    run.emit(ev.RunStarted(**journal.PUBLISHED))
+    run.emit(ev.RunStarted(**PUBLISHED))
     values = {"env/10/return": 1.0, "env/2/return": 2.0, "train/loss": 3.0}
     run.emit(ev.Scalars(step=1, values=values))
     inputs = panel_inputs(folded(decode_line(line) for line in run.lines))
@@ -311,7 +312,7 @@ def test_numbers_that_differ_in_a_count_share_a_chart() -> None:
 
 def test_digits_that_are_no_counts_sort_as_text() -> None:
     run = journal.Run()
-    run.emit(ev.RunStarted(**journal.PUBLISHED))
+    run.emit(ev.RunStarted(**PUBLISHED))
     names = ["loss/10", "loss/9", "loss/²", "²/loss"]
     run.emit(ev.Scalars(step=1, values=dict.fromkeys(names, 1.0)))
     made = session(decode_line(line) for line in run.lines)

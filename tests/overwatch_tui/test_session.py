@@ -40,14 +40,15 @@ def test_restart_is_shown_and_open_commands_fail() -> None:
 
 def test_a_resynchronisation_keeps_log_commands_and_acknowledgements() -> None:
     made = session(events())
-    for record in made.state.anomalies.waiting():
-        made.state.anomalies.ack(record.key, made.feed.now())
-    waiting = len(made.state.anomalies.open_records(made.feed.now()))
+    for record in made.state.incidents.waiting():
+        made.state.incidents.ack(record.key, made.feed.now())
+    assert made.state.incidents.unseen(made.feed.now()) == []
     length = len(made.state.log)
     assert isinstance(made.feed, ListFeed)
     made.feed.items = [Reset("60000 events behind on metric"), *events()]
     made.tick()
-    assert len(made.state.anomalies.open_records(made.feed.now())) == waiting == 0
+    assert len(made.state.incidents.open()) == 5
+    assert made.state.incidents.unseen(made.feed.now()) == []
     assert len(made.state.log) == length + 1
     assert "resynchronised" in made.view.message
 
@@ -88,16 +89,6 @@ def test_accepted_command_shows_why_it_waits() -> None:
     made.feed.answer({"state": "done", "note": "sweep"})
     made.tick()
     assert lease.detail == "", "somebody's words, not a reason"
-
-
-def test_thresholds_are_the_daemons() -> None:
-    feed = ListFeed()
-    feed.thresholds["kl"] |= {"warning": 0.5, "critical": 1.0}
-    feed.items = [Reset("run digits-7f3a, boot b1")]
-    made = Session(feed, ViewState())
-    made.tick()
-    assert made.state.severity("kl", 0.4) is None
-    assert made.state.severity("kl", 0.6) == "warning"
 
 
 def test_the_selected_env_stays_within_the_run() -> None:

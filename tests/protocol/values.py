@@ -11,7 +11,28 @@ import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
-from esper_overwatch.protocol.messages.events import EVENTS
+from esper_overwatch.protocol.messages.events import EVENTS, Incident
+
+INCIDENT = Incident(
+    id="b00t-1",
+    change="began",
+    active=True,
+    severity="warning",
+    since=5,
+    kind="norm_drift",
+    title="gradient norm drifts",
+    source="env07",
+    scope="env07",
+)
+"""One that is open."""
+
+
+def an_incident(id: str, **changes: Any) -> Incident:
+    """One of that id; `over=True` for one that is over."""
+    if changes.pop("over", False):
+        changes |= {"active": False, "change": "over", "over": 9}
+    return dataclasses.replace(INCIDENT, id=id, **changes)
+
 
 NEEDED: dict[str, dict[str, Any]] = {
     "replay": {"stream": "life", "first": 1, "last": 2},

@@ -18,8 +18,10 @@ SIGNALS = {
     "gradient_exploding": "Gradient norm of a host",
     "seed_exploding": "Gradient norm of a seed, unclipped",
     "seed_health": "Share of a seed's tensors with a usable gradient",
-    "gradient_vanishing": "Gradient norm of a host or seed",
-    "nonfinite": "Count of values that are NaN or infinite",
+    "gradient_vanishing": "Gradient norm of a host",
+    "seed_vanishing": "Gradient norm of a seed",
+    "nonfinite": "Count of values of the policy that are NaN or infinite",
+    "host_nonfinite": "Count of values of a host or a seed that are NaN or infinite",
     "lstm_rms": "Root mean square of the policy's recurrent state",
     "lstm_rms_low": "Root mean square of the policy's recurrent state",
     "clip_fraction": "Share of clipped samples in a PPO update",
@@ -39,6 +41,8 @@ SIGNALS = {
     "credit": "Contribution of a seed, as a multiple of its host's gain",
     "pace": "Time of an epoch, as a multiple of the usual one",
     "queue_drops": "Count of events that were refused in an epoch",
+    "rollbacks": "Count of rollbacks of an env in an episode",
+    "rollback_share": "Share of the envs that were put back at once, within three epochs",
 }
 """Checks whose limits stay the same all through a run: those of `kl` follow `ppo.target_kl`, those of
 `value_collapse` the run's progress."""
@@ -94,8 +98,8 @@ class DriftConfig(Section, frozen=True):
     unusual_factor: Annotated[
         float,
         number(
-            "Multiple of the usual drift below which drift raises no warning, whatever anomalies.norm_drift "
-            "and anomalies.health_drift say; critical takes twice that",
+            "Multiple of the usual drift below which drift is not noted, whatever anomalies.norm_drift "
+            "and anomalies.health_drift say",
             le=1e6,
         ),
     ] = 8.0
@@ -103,17 +107,18 @@ class DriftConfig(Section, frozen=True):
 
 def _limits(threshold: Threshold) -> Meta:
     side = "below" if threshold.low else "above"
+    first = "noted" if threshold.is_note else "a warning"
     return Meta(
-        min_length=2,
+        min_length=1,
         max_length=2,
-        description=f"{SIGNALS[threshold.signal]}: values {side} which it is a warning, and critical",
+        description=f"{SIGNALS[threshold.signal]}: values {side} which it is {first}, and critical",
     )
 
 
 if TYPE_CHECKING:
 
     class AnomaliesConfig(Section, frozen=True):
-        """For each of `SIGNALS` a pair of limits; the table of thresholds has the defaults."""
+        """For each of `SIGNALS` one or two limits; the table of thresholds has the defaults."""
 
         raise_after: int = 0
         clear_after: int = 0
@@ -122,7 +127,11 @@ else:
     AnomaliesConfig = defstruct(
         "AnomaliesConfig",
         [
-            (t.signal, Annotated[tuple[Limit, ...], _limits(t)], (t.warning, t.critical))
+            (
+                t.signal,
+                Annotated[tuple[Limit, ...], _limits(t)],
+                (t.warning,) if t.critical is None else (t.warning, t.critical),
+            )
             for t in (THRESHOLDS[signal] for signal in SIGNALS)
         ]
         + list(WAITING),
@@ -148,7 +157,7 @@ def _with_waiting(threshold: Threshold, anomalies: AnomaliesConfig) -> Threshold
     A NaN is no noise that a second reading could take back: it is raised at once.
     """
     margin = anomalies.clear_margin
-    raise_after = 0 if threshold.signal == "nonfinite" else anomalies.raise_after
+    raise_after = 0 if threshold.signal.endswith("nonfinite") else anomalies.raise_after
     return replace(
         threshold,
         raise_after=raise_after or threshold.raise_after,

@@ -446,7 +446,7 @@ def _check_limits(config: Config) -> None:
     """Check that critical limits are at least as far as the warnings."""
     for signal, threshold in configured_thresholds(config.anomalies).items():
         warning, critical = threshold.warning, threshold.critical
-        if (critical > warning) if threshold.low else (critical < warning):
+        if critical is not None and ((critical > warning) if threshold.low else (critical < warning)):
             side = "exceed" if threshold.low else "be below"
             raise ConfigError(
                 f"anomalies.{signal} = {warning:g}, {critical:g}: "

@@ -70,7 +70,7 @@ class GatesConfig(Section, frozen=True):
     max_gradient_norm: Annotated[
         float,
         number("L2 norm above which a gradient has exploded: a tensor's is not usable, a seed fails G2"),
-    ] = THRESHOLDS["gradient_exploding"].critical
+    ] = THRESHOLDS["gradient_exploding"].warning
     min_accuracy_gain: Annotated[
         float,
         number("Least gain of validation accuracy since a seed began to train, at G2 of strict gates", le=1),

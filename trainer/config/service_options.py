@@ -45,7 +45,7 @@ class TelemetryConfig(Section, frozen=True):
     escalate_on: Annotated[
         Literal["off", "warning", "critical"],
         Meta(description="Severity from which an anomaly escalates its env, or all envs, to level DEBUG"),
-    ] = "critical"
+    ] = "warning"
     escalate_epochs: Annotated[int, count("Epochs that an automatic escalation lasts")] = 5
     escalate_share: Annotated[
         float,

@@ -12,12 +12,13 @@ from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import FolderError
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.messages.events import (
-    Anomaly,
     GovernorRollback,
+    Incident,
     RunStarted,
     RunStopped,
     SystemSample,
 )
+from esper_overwatch.protocol.messages.incidents import incident_order
 from esper_overwatch.protocol.messages.vocabulary import RunKindName
 from esper_overwatch.protocol.runs import RunInfo, resume_command
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
@@ -80,8 +81,8 @@ class Diagnosis(Struct, kw_only=True):
     rollbacks: int = 0
     """Rollbacks in the last boot."""
     last_rollback: RollbackRecord | None = None
-    anomalies: list[Anomaly] = msgspec.field(default_factory=list)
-    """Active at the end."""
+    incidents: list[Incident] = msgspec.field(default_factory=list)
+    """Open at the end, the worst first."""
     memory_share: float | None = None
     """Used share of the machine's memory at the last sample."""
     damaged_lines: int = 0
@@ -106,7 +107,7 @@ def diagnose(run: RunInfo) -> Diagnosis:
 
 def _read_journal(run: RunInfo, found: Diagnosis) -> RunStopped | None:
     """Fill in what the journal holds; returns the final event of the last boot, where it has one."""
-    anomalies: dict[tuple[str, str], Anomaly] = {}
+    incidents: dict[str, Incident] = {}
     stopped: RunStopped | None = None
 
     def damaged(_number: int, _error: Exception) -> None:
@@ -121,9 +122,9 @@ def _read_journal(run: RunInfo, found: Diagnosis) -> RunStopped | None:
                 found.boot, found.pid, found.device = data.boot, data.pid, data.device
                 found.rounds = data.rounds
                 found.rollbacks, found.last_rollback, stopped = 0, None, None
-                anomalies.clear()  # a boot that resumes tells those that are still active
-            elif isinstance(data, Anomaly):
-                anomalies[data.source, data.kind] = data
+                incidents.clear()  # each boot has its own
+            elif isinstance(data, Incident):
+                incidents[data.id] = data
             elif isinstance(data, GovernorRollback):
                 found.rollbacks += 1
                 found.last_rollback = _rollback(event, data)
@@ -133,7 +134,7 @@ def _read_journal(run: RunInfo, found: Diagnosis) -> RunStopped | None:
                 stopped = data
     except FolderError:
         return None
-    found.anomalies = [anomaly for anomaly in anomalies.values() if anomaly.active]
+    found.incidents = sorted((each for each in incidents.values() if each.active), key=incident_order)
     return stopped
 
 

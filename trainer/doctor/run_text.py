@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from esper_overwatch.protocol.messages.anomaly_guide import ANOMALY_GUIDES
+from esper_overwatch.protocol.messages.anomaly_guide import ANOMALY_GUIDES, advice
+from esper_overwatch.protocol.messages.events import Incident
 
 from .run import Diagnosis
 
@@ -22,12 +23,12 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
     if found.checkpoint is not None and found.checkpoint.error is None:
         name = found.checkpoint.path.rpartition("/")[2]
         lines.append(f"checkpoint: {name}, {_ago(found.checkpoint.at)}, complete")
-    lines.append(f"anomalies at the end: {len(found.anomalies) or 'none'}")
-    lines += [
-        f"  {a.severity} {a.source} {a.kind}" + (f": {a.hint}" if a.hint else "") for a in found.anomalies
-    ]
-    for kind in dict.fromkeys(a.kind for a in found.anomalies):
-        lines += _advice(kind)
+    when = "now" if found.ending == "alive" else "at the end"
+    lines.append(f"incidents {when}: {len(found.incidents) or 'none'}")
+    for incident in found.incidents:
+        after = f", after {incident.suspect}" if incident.suspect else ""
+        lines.append(f"  {incident.severity}: {incident.title}, {incident.scope}{after}")
+        lines += _advice(incident)
     if found.last_rollback is not None:
         r = found.last_rollback
         lines.append(
@@ -41,13 +42,14 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
     return lines + [f"next: {line}" for line in found.advice]
 
 
-def _advice(kind: str) -> list[str]:
-    """Meaning of an anomaly of this kind, its usual causes and what to try."""
-    guide = ANOMALY_GUIDES.get(kind)
+def _advice(incident: Incident) -> list[str]:
+    """Meaning of an incident's worst signal, its usual causes and what to try."""
+    guide = ANOMALY_GUIDES.get(incident.kind)
     if guide is None:
         return []
-    causes, steps = "; ".join(guide.causes), "; ".join(guide.steps)
-    return [f"  {kind} means: {guide.meaning}", f"    usually: {causes}", f"    try: {steps}"]
+    causes = [] if incident.suspect else ["    usually: " + "; ".join(guide.causes)]
+    steps = "; ".join(advice(incident.kind, incident.undo))
+    return [f"    means: {guide.meaning}", *causes, f"    try: {steps}"]
 
 
 def _ending(found: Diagnosis) -> str:

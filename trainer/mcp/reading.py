@@ -1,4 +1,4 @@
-"""Tools that read: runs, status, SQL, anomalies, events."""
+"""Tools that read: runs, status, SQL, incidents, events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.errors import RunNotFound, WireError
 from esper_overwatch.protocol.journal.reader import last_words
-from esper_overwatch.protocol.messages.events import Anomaly, RunStarted
+from esper_overwatch.protocol.messages.anomaly_guide import advice
+from esper_overwatch.protocol.messages.events import Incident, RunStarted
+from esper_overwatch.protocol.messages.incidents import incident_order
 from esper_overwatch.protocol.runs import RunInfo, list_runs
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
@@ -74,10 +76,9 @@ class ReadingTools:
         Views of the run: runs (its starts), rounds, episodes, epochs (a row per env and epoch), rewards,
         returns (by component), ppo_updates, observations, decisions, phases, parameters, checkpoints. Of
         the policy on held-out hosts: evaluations, evaluation_leads, evaluation_tasks. Of what it was taught
-        first: teacher. Of seeds: seeds (a
-        row per life), slots, stages, gates, gate_checks, shapley, interactions. Of trouble: anomalies,
-        rollbacks, drift, layers, system, logs, commands. Others: scalars (of a published loop), raw_events.
-        `DESCRIBE epochs` lists columns.
+        first: teacher. Of seeds: seeds (a row per life), slots, stages, gates, gate_checks, shapley,
+        interactions. Of trouble: incidents, anomalies, rollbacks, drift, layers, system, logs, commands.
+        Others: scalars (of a published loop), raw_events. `DESCRIBE epochs` lists columns.
 
         The first query of a long journal may answer that it is being indexed: try again in a moment.
 
@@ -103,24 +104,24 @@ class ReadingTools:
             "damage": plain(database.damage.lines),
         }
 
-    def anomalies(self, run: str | None = None, active_only: bool = True) -> dict[str, Any]:
-        """List the anomalies of a run, as each is now: kind, source, severity, value, threshold, advice.
+    def incidents(self, run: str | None = None, open_only: bool = True) -> dict[str, Any]:
+        """List the incidents of a run, the worst first: what, where, the suspected change, undo, advice.
 
         Args:
             run: Name or id, or the beginning of one; the newest live run by default.
-            active_only: Leave out those that have cleared.
+            open_only: Leave out those that are over.
         """
         local = self._targets.local(run)
         is_complete = True
         if local is None or local.is_live:
             with self._targets.connect(run) as client:
-                newest = [event for event in client.snapshot(("life",)) if isinstance(event.data, Anomaly)]
+                newest = [event for event in client.snapshot(("life",)) if isinstance(event.data, Incident)]
         else:
-            newest, is_complete = self._newest_anomalies(run)
-        newest.sort(key=lambda event: -event.ts)
-        rows = (_anomaly(event) for event in newest if event.data.active or not active_only)
+            newest, is_complete = self._newest_incidents(run)
+        newest.sort(key=lambda event: incident_order(event.data))
+        rows = (_incident(event) for event in newest if event.data.active or not open_only)
         kept, truncated = bounded(rows, MAX_EVENTS)
-        return {"anomalies": kept, "truncated": truncated or not is_complete}
+        return {"incidents": kept, "truncated": truncated or not is_complete}
 
     def events(
         self, run: str | None = None, types: list[str] | None = None, limit: int = 20
@@ -129,7 +130,7 @@ class ReadingTools:
 
         Args:
             run: Name or id, or the beginning of one; the newest live run by default.
-            types: Only these types, such as round.finished, seed.stage, anomaly, log, checkpoint.saved.
+            types: Only these types, such as round.finished, seed.stage, incident, log, checkpoint.saved.
             limit: Number of events, up to 500. An `epoch` has a number per env in each column.
         """
         wanted = {*(types or ())}
@@ -145,20 +146,22 @@ class ReadingTools:
         rows, truncated = bounded(found(), min(max(1, limit), MAX_EVENTS))
         return {"events": rows[::-1], "truncated": truncated or clock.has_passed}
 
-    def _newest_anomalies(self, run: str | None) -> tuple[list[Event], bool]:
-        """The newest of each source and kind in an ended run's last boot, and whether all of it was read."""
-        newest: dict[tuple[str, str], Event] = {}
+    def _newest_incidents(self, run: str | None) -> tuple[list[Event], bool]:
+        """The newest event of each in an ended run's last boot, and whether all of it was read."""
+        newest: dict[str, Event] = {}
         clock = _Deadline()
         with closing(self._targets.open_log(run)) as log:
             for stream, _, line in clock.watch(log.newest_first()):
-                wanted = stream == "life" and (b'"type":"anomaly"' in line or b'"type":"run.started"' in line)
+                wanted = stream == "life" and (
+                    b'"type":"incident"' in line or b'"type":"run.started"' in line
+                )
                 event = _decode(line) if wanted else None
                 if event is None:
                     continue
                 if isinstance(event.data, RunStarted):
-                    break  # a boot that resumes tells those that are still active
-                if isinstance(event.data, Anomaly):
-                    newest.setdefault((event.data.source, event.data.kind), event)
+                    break  # each boot has its own
+                if isinstance(event.data, Incident):
+                    newest.setdefault(event.data.id, event)
         return list(newest.values()), not clock.has_passed
 
 
@@ -190,11 +193,12 @@ def _row(run: RunInfo) -> dict[str, Any]:
     }
 
 
-def _anomaly(event: Event) -> dict[str, Any]:
-    """The fields of the event, its times as words, and its clock."""
+def _incident(event: Event) -> dict[str, Any]:
+    """The fields of the event, its times as words, its clock, and what to try."""
     data = vars(event.data)
-    times = {"since": moment(data["since"]), "changed": moment(event.ts)}
-    return {**data, **times, "round": event.ctx.round, "epoch": event.ctx.epoch}
+    times = {name: moment(data[name]) if data[name] else None for name in ("since", "suspect_ts", "over")}
+    steps = advice(data["kind"], data["undo"])
+    return {**data, **times, "round": event.ctx.round, "epoch": event.ctx.epoch, "advice": steps}
 
 
 def _decode(line: bytes) -> Event | None:

@@ -114,7 +114,7 @@ class RunCollector(Collector):
                     _add_evaluations,
                     _add_drift,
                     _add_seeds,
-                    _add_anomalies,
+                    _add_incidents,
                     _add_checkpoints,
                     _add_machine,
                 ):
@@ -305,12 +305,12 @@ def _add_seeds(families: Families, totals: RunTotals) -> None:
     families.counters("governor_rollbacks_total", about, ("reason",), dict(totals.rollbacks))
 
 
-def _add_anomalies(families: Families, totals: RunTotals) -> None:
-    labels = ("scope", "kind", "severity")
-    about = "Sources (envs, seeds, heads, ...) with this anomaly now."
-    families.gauges("anomalies_active", about, labels, dict(totals.active))
-    about = "Anomalies raised, or become as severe as this, since the daemon started."
-    families.counters("anomalies_total", about, labels, dict(totals.raised))
+def _add_incidents(families: Families, totals: RunTotals) -> None:
+    labels = ("kind", "severity")
+    about = "Incidents that go on now, by the kind of their worst signal."
+    families.gauges("incidents_open", about, labels, totals.open_incidents)
+    about = "Incidents that began, or became as severe as this, since the daemon started."
+    families.counters("incidents_total", about, labels, dict(totals.incidents))
 
 
 def _add_wire(families: Families, server: Server, totals: RunTotals) -> None:

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from esper_overwatch.protocol.messages.anomaly_guide import ANOMALY_GUIDES
 from esper_overwatch.protocol.messages.events import (
-    Anomaly,
     CheckpointFailed,
     CheckpointSaved,
     CommandAccepted,
@@ -23,6 +23,7 @@ from esper_overwatch.protocol.messages.events import (
     EvaluationFinished,
     EventSpec,
     GovernorRollback,
+    Incident,
     PPOUpdate,
     RoundFinished,
     SeedEnded,
@@ -30,18 +31,10 @@ from esper_overwatch.protocol.messages.events import (
     SystemSample,
     TelemetryLost,
 )
-from esper_overwatch.protocol.messages.vocabulary import STREAMS, WITH_SEED, Severity, Stage
-from esper_overwatch.protocol.server.alarm import ALARMS
+from esper_overwatch.protocol.messages.vocabulary import SEVERITIES, STREAMS, WITH_SEED, Stage
 from esper_overwatch.protocol.server.emitter import Emitted
 from esper_overwatch.trainer.governor import RollbackReason
-from esper_overwatch.trainer.telemetry.anomalies import CHECKS
 
-ANOMALIES: tuple[tuple[str, str], ...] = (
-    *((check.scope, check.kind) for check in CHECKS),
-    *ALARMS,
-)
-"""(scope, kind) of all that can be raised."""
-RAISED: tuple[Severity, ...] = ("warning", "critical")
 SCOPES = ("env", "seed", "policy", "head", "critic")
 """Kinds of things that drift."""
 MAX_RANKS = 64
@@ -58,7 +51,7 @@ _T = TypeVar("_T")
 
 
 def scope_of(source: str) -> str:
-    """The scope of an anomaly's or a drift's source: `env07.r0c1` is a seed, `policy.blueprint` a head."""
+    """The scope of a drift's source: `env07.r0c1` is a seed, `policy.blueprint` a head."""
     owner, dot, _ = source.partition(".")
     if owner.startswith("env"):
         return "seed" if dot else "env"
@@ -80,13 +73,12 @@ class RunTotals:
         """The newest by rank."""
         self.drifts: dict[str, Drift] = {}
         """The newest of the envs and of the policy, by the scope of the first source."""
-        self.raised: Counter[tuple[str, str, str]] = Counter()
-        """Anomalies raised or become worse, by scope, kind and severity."""
-        self.active: Counter[tuple[str, str, str]] = Counter()
-        """Sources with an anomaly now, by scope, kind and severity."""
-        for scope, kind in ANOMALIES:
-            for severity in RAISED:
-                self.raised[scope, kind, severity] = self.active[scope, kind, severity] = 0
+        self.incidents: Counter[tuple[str, str]] = Counter(
+            {(kind, severity): 0 for kind in ANOMALY_GUIDES for severity in SEVERITIES}
+        )
+        """Incidents that began or grew worse, by the kind of their worst signal then, and severity."""
+        self.open: dict[str, tuple[str, str]] = {}
+        """(kind, severity) of the incidents that go on, by id."""
         self.stage_entries: Counter[str] = Counter({stage.name: 0 for stage in Stage})
         self.outcomes: Counter[tuple[str, str]] = Counter(
             {(outcome, blueprint): 0 for outcome in OUTCOMES for blueprint in blueprints}
@@ -105,11 +97,9 @@ class RunTotals:
         """Epochs whose events were seen; at telemetry level OFF there are none."""
         self.epoch_seconds = 0.0
         self.phase_seconds: Counter[str] = Counter()
-        self._severity_of: dict[tuple[str, str], Severity] = {}
-        """Severities of active anomalies, by source and kind."""
         self._newest: dict[type, Any] = {}
         self._fold: dict[type, Callable[[Emitted], None]] = {
-            Anomaly: self._fold_anomaly,
+            Incident: self._fold_incident,
             CheckpointFailed: self._fold_checkpoint,
             CheckpointSaved: self._fold_checkpoint,
             Drift: self._fold_drift,
@@ -138,19 +128,18 @@ class RunTotals:
         """The newest event of a type; None where there was none in this boot."""
         return self._newest.get(cls)
 
-    def _fold_anomaly(self, item: Emitted) -> None:
+    @property
+    def open_incidents(self) -> dict[tuple[str, str], int]:
+        """Numbers of incidents that go on, by kind and severity; of those that never were, 0."""
+        return {**dict.fromkeys(self.incidents, 0), **Counter(self.open.values())}
+
+    def _fold_incident(self, item: Emitted) -> None:
         event: Any = item.event
-        scope, subject = scope_of(event.source), (event.source, event.kind)
-        if (scope, event.kind, event.severity) not in self.raised:
-            return
-        before = self._severity_of.pop(subject, None)
-        if before is not None:
-            self.active[scope, event.kind, before] -= 1
+        if event.change in ("began", "worse"):
+            self.incidents[event.kind, event.severity] += 1
+        self.open.pop(event.id, None)
         if event.active:
-            self._severity_of[subject] = event.severity
-            self.active[scope, event.kind, event.severity] += 1
-            if before is None or RAISED.index(event.severity) > RAISED.index(before):
-                self.raised[scope, event.kind, event.severity] += 1
+            self.open[event.id] = event.kind, event.severity
 
     def _fold_checkpoint(self, item: Emitted) -> None:
         saved = isinstance(item.event, CheckpointSaved)

@@ -276,6 +276,15 @@ SELECT ts, boot, ctx_round AS round, ctx_epoch AS epoch, kind, source, active, v
     severity, make_timestamp(since) AS since
 FROM events.anomaly LEFT JOIN boots_ USING (boot_number) ORDER BY place
 """
+_INCIDENTS = """
+SELECT id, max_by(active, place) AS open, max_by(severity, place) AS severity, max_by(title, place) AS title,
+    max_by(scope, place) AS scope, max_by(kind, place) AS kind, max_by(source, place) AS source,
+    make_timestamp(max(since)) AS since, make_timestamp(nullif(max(over), 0)) AS over,
+    max_by(value, place) AS value, max_by(threshold, place) AS threshold, max_by(kinds, place) AS kinds,
+    max_by(suspect, place) AS suspect, max_by(undo, place) AS undo, min(boot_number) AS boot_number,
+    min_by(ctx_round, place) AS round, min_by(ctx_epoch, place) AS epoch
+FROM events.incident GROUP BY id ORDER BY min(place)
+"""
 _EPISODES = """
 SELECT ts, ctx_round AS round, ctx_env AS env, total_return, accuracy, test_accuracy, parameters,
     added_parameters, rollbacks, coalesce(list_sum(map_values(seeds)), 0)::BIGINT AS planted,
@@ -406,7 +415,10 @@ _VIEWS: dict[str, View] = {
     "drift": View("gradient drift of each source", _DRIFT),
     "layers": View("each layer and env at level DEBUG: gradients, weights, outputs", _LAYERS),
     "rollbacks": View("each time that the governor put a host back", _ROLLBACKS),
-    "anomalies": View("each anomaly raised, escalated, cleared, or still there after a resume", _ANOMALIES),
+    "incidents": View(
+        "a row per incident: what, where, since when, after which change, whether open", _INCIDENTS
+    ),
+    "anomalies": View("each signal raised, escalated, cleared, or still there after a resume", _ANOMALIES),
     "phases": View("seconds of each phase of an epoch, by rank", _PHASES),
     "system": View("the machine, once a second", _SYSTEM),
     "checkpoints": View("each checkpoint, saved or failed", _CHECKPOINTS),

@@ -1,11 +1,11 @@
 """Checks of measurements while a run trains: one table, all of it evaluated by one call.
 
-A check compares a reading with its row of `protocol.messages.thresholds`. It is raised after a number of
-breaches in a row, follows its severity, and is cleared only after a number of calm readings in a row; in
-between it stays raised, and no event is emitted. A reading that is absent (NaN) changes nothing: what is not
-measured can neither be raised nor cleared, but for what would stay raised for ever, since its source is gone
-or the level of telemetry no longer measures it. Runs on the host, on the columns of the one transfer. One
-anomaly is raised elsewhere: `journal_write`, by the publisher in the I/O thread.
+A check compares a reading with its row of `protocol.messages.thresholds`. The first readings of a source that
+has just begun are not judged. It is raised after a number of breaches in a row, follows its severity, and is
+cleared only after a number of calm readings in a row; in between it stays raised, and no event is emitted. A
+reading that is absent (NaN) changes nothing: what is not measured can neither be raised nor cleared, but for
+what would stay raised for ever, since its source is gone or the level of telemetry no longer measures it.
+Runs on the host, on the columns of the one transfer. What the I/O thread sees of disk and loop it judges.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 
 from esper_overwatch.protocol.messages.events import Anomaly
 from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold
-from esper_overwatch.protocol.messages.vocabulary import SEVERITIES, Level
+from esper_overwatch.protocol.messages.vocabulary import Level, Severity
 from esper_overwatch.protocol.server.emitter import Emitter
 from esper_overwatch.trainer.checkpoint_files import CheckpointError
 
 from .collection.levels import LevelCode
 
-Scope = Literal["env", "seed", "policy", "head", "critic", "system", "telemetry"]
+Scope = Literal["env", "seed", "hosts", "policy", "head", "critic", "system", "telemetry"]
 Readings = Mapping[str, NDArray[Any] | float]
 """Values by the `reading` of checks: one per source of the scope; NaN where not measured."""
 Patterns = Mapping[str, NDArray[np.str_]]
 """Name patterns by reading, one for each source."""
-Limits = dict[str, tuple[float, float]]
-"""(warning, critical) by reading."""
+Limits = dict[str, tuple[float, float | None]]
+"""(warning, critical) by reading; None = it has no such severity."""
 PATTERNS = ("", "credit_without_gain", "credit_beyond_gain")
 """Names of patterns by their codes in checkpoints: a new one is appended."""
 
@@ -55,8 +55,8 @@ class AnomalyCheck:
 
 
 CHECKS: tuple[AnomalyCheck, ...] = (
-    AnomalyCheck("env", "loss_nonfinite", "nonfinite"),
-    AnomalyCheck("env", "gradient_nonfinite", "nonfinite", "NORMAL"),
+    AnomalyCheck("env", "loss_nonfinite", "host_nonfinite"),
+    AnomalyCheck("env", "gradient_nonfinite", "host_nonfinite", "NORMAL"),
     AnomalyCheck("env", "gradient_exploding", "gradient_exploding", "NORMAL"),
     AnomalyCheck("env", "gradient_vanishing", "gradient_vanishing", "NORMAL"),
     AnomalyCheck("env", "gradient_health", "gradient_health", "NORMAL"),
@@ -64,9 +64,9 @@ CHECKS: tuple[AnomalyCheck, ...] = (
     AnomalyCheck("env", "health_drift", "health_drift", "NORMAL"),
     AnomalyCheck("env", "stalled", "stalled_epochs"),
     AnomalyCheck("env", "degraded", "accuracy_lost"),
-    AnomalyCheck("seed", "gradient_nonfinite", "nonfinite", "NORMAL"),
+    AnomalyCheck("seed", "gradient_nonfinite", "host_nonfinite", "NORMAL"),
     AnomalyCheck("seed", "gradient_exploding", "seed_exploding", "NORMAL"),
-    AnomalyCheck("seed", "gradient_vanishing", "gradient_vanishing", "NORMAL"),
+    AnomalyCheck("seed", "gradient_vanishing", "seed_vanishing", "NORMAL"),
     AnomalyCheck("seed", "gradient_health", "seed_health", "NORMAL"),
     AnomalyCheck("seed", "norm_drift", "norm_drift", "NORMAL"),
     AnomalyCheck("seed", "health_drift", "health_drift", "NORMAL"),
@@ -94,6 +94,8 @@ CHECKS: tuple[AnomalyCheck, ...] = (
     AnomalyCheck("env", "fp16_overflow", "skipped_steps"),
     AnomalyCheck("seed", "reward_hacking", "credit"),
     AnomalyCheck("policy", "return_divergence", "return_agreement"),
+    AnomalyCheck("env", "rollback", "rollbacks"),
+    AnomalyCheck("hosts", "rollback", "rollback_share"),
 )
 """Checks in the order of their rows in checkpoints: a new one is appended."""
 LAYOUT = 2
@@ -143,15 +145,22 @@ class AnomalyDetector:
         rows = [thresholds[check.threshold] for check, _, _ in self._subjects]
         # Everything is compared as "sign * value >= sign * limit", so that low limits need no case.
         self._sign = np.array([-1.0 if t.low else 1.0 for t in rows])
+        self._warm_up = np.array([t.warm_up for t in rows])
+        self._severities: list[tuple[Severity, ...]] = [
+            ("info", "info" if t.is_note else "warning", "critical") for t in rows
+        ]
+        """By the code in force; what has ended is told with the last."""
         self._raise_after = np.array([t.raise_after for t in rows])
         self._clear_after = np.array([t.clear_after for t in rows])
         self._clear_ratio = np.array([t.clear_ratio for t in rows])
-        self._fixed_limits = np.array([[t.warning, t.critical] for t in rows]).T
-        """[2, K]"""
+        self._fixed_limits = np.array([[t.warning, t.critical] for t in rows], dtype=np.float64).T
+        """[2, K]; NaN where there is no such severity, which no value reaches."""
         k = len(rows)
         self._moved_limits = np.full((2, k), np.nan)
         """[2, K] those that were set since; NaN where none were."""
         self._set_limits()
+        self._age = np.zeros(k, dtype=np.int64)
+        """[K] readings since the source began."""
         self._active = np.zeros(k, dtype=np.int8)
         """[K] severity in force; 0 = quiet."""
         self._breaches = np.zeros(k, dtype=np.int64)
@@ -183,11 +192,13 @@ class AnomalyDetector:
             )
         if limits:
             for name, pair in limits.items():
-                self._moved_limits[:, self._rows[name]] = np.reshape(pair, (2, 1))
+                self._moved_limits[:, self._rows[name]] = np.array(pair, dtype=np.float64).reshape(2, 1)
             self._set_limits()
         value = np.full(len(self._subjects), np.nan)
         for name, reading in readings.items():
             value[self._rows[name]] = reading
+        self._age += ~np.isnan(value)
+        value[self._age <= self._warm_up] = np.nan
         present = ~np.isnan(value)
         severity = self._severity(value, self._raise_at)
         if not severity.any() and not self._active.any():
@@ -197,7 +208,13 @@ class AnomalyDetector:
 
     def remove_sources(self, scope: Scope, gone: NDArray[np.bool_]) -> None:
         """Forget the sources where `gone` is true, and clear what they had raised."""
-        self._forget(self._rows_of_scope[scope][:, gone.reshape(-1)].reshape(-1))
+        rows = self._rows_of_scope[scope][:, gone.reshape(-1)].reshape(-1)
+        self._age[rows] = 0
+        self._forget(rows)
+
+    def restart_warm_up(self, scope: Scope, changed: NDArray[np.bool_]) -> None:
+        """Judge the sources where `changed` is true only after their warm-up; what they raised stays."""
+        self._age[self._rows_of_scope[scope][:, changed.reshape(-1)]] = 0
 
     def remove_unmeasured(self, scope: Scope, level: NDArray[np.int8] | np.int8) -> None:
         """Forget, and clear, what the level of a source does not measure.
@@ -215,6 +232,15 @@ class AnomalyDetector:
             severity = int(self._active[i])
             self._active[i] = 0
             self._emit(i, severity, None)
+
+    def limits_of(self, reading: str) -> list[float]:
+        """The limits in force of the first source: of a warning, and of a critical value where there is one.
+
+        Empty while the check is in its warm-up.
+        """
+        row = self._rows[reading].start
+        found = self._limits[:, row]
+        return found[~np.isnan(found)].tolist() if self._age[row] > self._warm_up[row] else []
 
     @property
     def has_raised(self) -> bool:
@@ -249,12 +275,14 @@ class AnomalyDetector:
                 "start a new run, or resume this one with the version that made it"
             )
         for name, array in self._state().items():
-            saved = state[name].numpy()  # may lack the checks that have been appended since
-            array[: len(saved)] = saved
+            if name in state:  # older checkpoints have no ages
+                saved = state[name].numpy()  # may lack the checks that have been appended since
+                array[: len(saved)] = saved
         self._set_limits()
 
     def _state(self) -> dict[str, NDArray[Any]]:
         return {
+            "age": self._age,
             "active": self._active,
             "breaches": self._breaches,
             "calm": self._calm,
@@ -315,7 +343,7 @@ class AnomalyDetector:
         anomaly = Anomaly(
             kind=check.kind,
             source=source,
-            severity=SEVERITIES[severity],
+            severity=self._severities[i][severity],
             active=bool(self._active[i]),
             value=None if value is None else float(value),
             threshold=float(limit),

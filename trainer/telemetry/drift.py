@@ -3,9 +3,9 @@
     drift = |x - ema| / max(ema, 1e-6)
 
 against the average of the samples before x. The average is exponential and bias-corrected as Adam's moments
-are (Kingma and Ba 2015, section 3): m <- beta m + (1 - beta) x, ema = m / (1 - beta^t). Until a source has
-given `warmup` samples it has no drift. A sample that is absent (NaN) or infinite leaves the average alone;
-an infinite one has infinite drift.
+are (Kingma and Ba 2015, section 3): m <- beta m + (1 - beta) x, ema = m / (1 - beta^t); once it is trusted, x
+is cut to within a factor of it. Until a source has given `warmup` samples it has no drift. A sample that is
+absent (NaN) or infinite leaves the average alone; an infinite one has infinite drift.
 
 Some sources wander by nature: hosts that grow change their gradients. So what counts as too much is at least
 `drift.unusual_factor` times the usual drift of all sources of that kind: the average over time of their
@@ -29,6 +29,12 @@ from esper_overwatch.trainer.config.anomaly_options import DriftConfig
 from .columns import nullable
 
 EPSILON = 1e-6
+MAX_STEP = 2.0
+"""A sample counts in a trusted average as at most this multiple of it, and as at least its inverse: else the
+average would hold an outburst for long, and what is healthy again would be far from it."""
+MAX_USUAL_RATIO = 2.0
+"""Largest multiple of the usual drift that a sample counts as in it."""
+SIGNALS = ("norm_drift", "health_drift")
 DEFAULTS = DriftConfig()
 Floats = NDArray[np.float64]
 
@@ -67,6 +73,8 @@ class Average:
         self._weight = np.zeros(shape)
         """1 - beta^t, summed as the moment is, so that a constant stream averages to itself exactly."""
         self._count = np.zeros(shape, dtype=np.int64)
+        self.fell = np.zeros(shape, dtype=np.bool_)
+        """Whether the last sample was below its average."""
 
     @property
     def value(self) -> Floats:
@@ -83,10 +91,13 @@ class Average:
     def drift_and_update(self, sample: Floats) -> Floats:
         """Drift of each sample against its average so far, which then takes the sample in."""
         average = self.trusted
+        self.fell = sample < average
         drift: Floats = np.abs(sample - average) / np.maximum(average, EPSILON)
         taken = np.isfinite(sample)
         beta = np.where(taken, self._momentum, 1.0)
-        self._moment = beta * self._moment + (1.0 - beta) * np.where(taken, sample, 0.0)
+        is_known = average >= EPSILON  # a NaN is not
+        bounded = np.where(is_known, np.clip(sample, average / MAX_STEP, MAX_STEP * average), sample)
+        self._moment = beta * self._moment + (1.0 - beta) * np.where(taken, bounded, 0.0)
         self._weight = beta * self._weight + (1.0 - beta)
         self._count += taken
         return drift
@@ -146,8 +157,10 @@ class DriftMonitor:
         """
         self._drift = self._average.drift_and_update(np.stack([norm, health]))
         self._usual_before = self._usual.trusted
-        usual = [_median(self._drift[:, rows]) for rows in self._rows.values()]
-        self._usual.drift_and_update(np.stack(usual, axis=1))
+        usual = np.stack([_median(self._drift[:, rows]) for rows in self._rows.values()], axis=1)
+        # What is unusual must not make itself usual: where there is one source, its fault is the median.
+        most = MAX_USUAL_RATIO * self._usual_before
+        self._usual.drift_and_update(np.where(np.isnan(most), usual, np.minimum(usual, most)))
         rows = np.flatnonzero(~(np.isnan(norm) & np.isnan(health)))
         if rows.size == 0:
             return None
@@ -165,26 +178,39 @@ class DriftMonitor:
             health=column(health),
             health_ema=column(health_ema),
             health_drift=column(self._drift[1]),
+            limits={
+                f"{scope}.{signal}": float(f"{limit:.4g}")
+                for i, signal in enumerate(SIGNALS)
+                for pool, scope in enumerate(self._rows)
+                if (limit := self._limit(i, pool)) == limit
+            },
         )
 
-    def checks(self, scope: str) -> tuple[dict[str, Floats], dict[str, tuple[float, float]]]:
+    def _limit(self, signal: int, pool: int) -> float:
+        """The drift from which on it is too much; NaN while what is usual is not known."""
+        least = self._thresholds[SIGNALS[signal]].warning
+        return float(np.maximum(least, self._unusual_factor * self._usual_before[signal, pool]))
+
+    def checks(self, scope: str) -> tuple[dict[str, Floats], dict[str, tuple[float, float | None]]]:
         """Readings of the last update and their (warning, critical) limits, for the detector.
+
+        A health that has risen above its average has no drift here: that is what one hopes for.
 
         Args:
             scope: which sources; the signals are `<scope>.norm_drift` and `<scope>.health_drift`.
         """
         pool = list(self._rows).index(scope)
         readings: dict[str, Floats] = {}
-        limits: dict[str, tuple[float, float]] = {}
-        for i, signal in enumerate(("norm_drift", "health_drift")):
-            usual = float(self._usual_before[i, pool])
-            if usual == usual:
-                least = self._thresholds[signal]
-                readings[f"{scope}.{signal}"] = self._drift[i, self._rows[scope]]
-                limits[f"{scope}.{signal}"] = (
-                    max(least.warning, self._unusual_factor * usual),
-                    max(least.critical, 2 * self._unusual_factor * usual),
-                )
+        limits: dict[str, tuple[float, float | None]] = {}
+        rows = self._rows[scope]
+        for i, signal in enumerate(SIGNALS):
+            limit = self._limit(i, pool)
+            if limit == limit:
+                drift = self._drift[i, rows]
+                if signal == "health_drift":
+                    drift = np.where(np.isnan(drift) | self._average.fell[i, rows], drift, 0.0)
+                readings[f"{scope}.{signal}"] = drift
+                limits[f"{scope}.{signal}"] = (limit, None)
         return readings, limits
 
     def restart(self, scope: str, mask: NDArray[np.bool_]) -> None:

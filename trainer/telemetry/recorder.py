@@ -26,6 +26,7 @@ from esper_overwatch.protocol.messages.events import (
 )
 from esper_overwatch.protocol.messages.thresholds import (
     THRESHOLDS,
+    UPDATE_SIGNALS,
     Threshold,
     kl_limits,
     value_collapse_limits,
@@ -37,7 +38,7 @@ from esper_overwatch.trainer.episode_table import PolicyEvaluation
 from esper_overwatch.trainer.policy.teacher import TeacherReport
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 
-from .anomalies import AnomalyDetector, Limits, Scope
+from .anomalies import CHECKS, AnomalyDetector, Limits, Scope
 from .collection.levels import LevelCode
 from .collection.plan import CollectionPlan
 from .columns import EpochGradients
@@ -68,6 +69,13 @@ from .transfer import HostFrame
 
 NO_STALLS = StallCounts()
 POLICY_SCOPES: tuple[Scope, ...] = ("policy", "head", "critic")
+UPDATE_READINGS = {
+    field: check.reading
+    for field, signal in UPDATE_SIGNALS.items()
+    for check in CHECKS
+    if check.threshold == signal and check.scope in ("policy", "critic")
+}
+"""Readings by the field of `ppo.update` that they judge."""
 _NO_SEED = ~np.isin(list(Stage), WITH_SEED)
 """Stages in which there is no seed in the slot."""
 
@@ -168,6 +176,8 @@ class Recorder:
         self._episodes.restart()
         self._seeds.restart()
         self._signals.accuracy.restart()
+        self._signals.rollbacks.restart()
+        self._anomalies.remove_sources("env", np.ones(self._shape.envs, dtype=np.bool_))
         self._tick_clock(self._plan.level)
         self._emitter.emit(RoundStarted(rounds=self._shape.rounds))
 
@@ -192,6 +202,7 @@ class Recorder:
         moved = (stage != frame["stage.before"]) & ~_NO_SEED[stage]
         if moved.any():
             self._env_drift.restart("seed", moved)
+            self._anomalies.restart_warm_up("seed", moved)
         self._signals.accuracy.reset_best(np.any(alpha < alpha_before, axis=1))
         self._anomalies.remove_sources("seed", _NO_SEED[stage])
 
@@ -284,9 +295,11 @@ class Recorder:
     def record_update(self, statistics: UpdateStatistics) -> None:
         """The policy has learnt from the round."""
         readings: dict[str, Any] = dict(update_readings(statistics, self._thresholds))
-        readings["system.slow_update"] = self._update_pace.update(seconds_per_step(statistics))
-        if self._level != "OFF":
-            self._emitter.emit(update_event(statistics))
+        pace = self._update_pace.update(seconds_per_step(statistics))
+        readings["system.slow_update"] = np.nan if self._signals.is_shared else pace
+        if self._returns.are_rising(self._round, self._episodes.total_return):
+            # It settles on what pays, and exploration is taken back by schedule: that is meant.
+            readings["policy.entropy_collapse"] = readings["head.entropy_collapse"] = np.nan
         limits: Limits = {}
         if LevelCode[self._level] >= LevelCode.NORMAL:
             limits = self._report_policy_drift(statistics, readings)
@@ -295,6 +308,13 @@ class Recorder:
         limits["policy.kl_spike"] = kl_limits(statistics.target_kl)
         limits["critic.value_collapse"] = value_collapse_limits(self._round, self._shape.rounds)
         self._anomalies.check_all(readings, limits=limits)
+        if self._level != "OFF":
+            in_force = {
+                field: self._anomalies.limits_of(reading) for field, reading in UPDATE_READINGS.items()
+            }
+            self._emitter.emit(
+                update_event(statistics, {f: limits for f, limits in in_force.items() if limits})
+            )
 
     def record_teacher(self, report: TeacherReport) -> None:
         """A teacher has decided in the round."""
@@ -410,6 +430,8 @@ class Recorder:
             "env_drift": self._env_drift.state_dict(),
             "policy_drift": self._policy_drift.state_dict(),
             "returns": self._returns.state_dict(),
+            "return_means": list(self._returns.means.items()),
+            "rollback_record": self._signals.rollbacks.state_dict(),
             "anomalies": self._anomalies.state_dict(),
             "outcome": {
                 name: torch.from_numpy(self._outcome[name].copy())
@@ -429,6 +451,8 @@ class Recorder:
         self._env_drift.load_state_dict(state["env_drift"])
         self._policy_drift.load_state_dict(state["policy_drift"])
         self._returns.load_state_dict(state.get("returns", []))
+        self._returns.means = dict(state.get("return_means", []))
+        self._signals.rollbacks.load_state_dict(state.get("rollback_record", []))
         self._anomalies.load_state_dict(state["anomalies"])
         self._decision = {name: column.numpy() for name, column in state["decision"].items()}
         self._outcome = {name: column.numpy() for name, column in state["outcome"].items()}

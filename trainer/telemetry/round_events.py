@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from esper_overwatch.protocol.messages.events import EvaluationFinished, PPOUpdate, TeacherRound
 from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op
@@ -13,8 +13,12 @@ from esper_overwatch.trainer.policy.teacher import TeacherReport
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 
 
-def update_event(statistics: UpdateStatistics) -> PPOUpdate:
-    """Event of an update's statistics; None where a head never had a choice, or the returns were constant."""
+def update_event(statistics: UpdateStatistics, limits: Mapping[str, list[float]] | None = None) -> PPOUpdate:
+    """Event of an update's statistics; None where a head never had a choice, or the returns were constant.
+
+    Args:
+        limits: those in force, by the event's fields.
+    """
     varied, within = bool(statistics.return_std), statistics.explained_variance_within
     fields = {name: value for name, value in vars(statistics).items() if name != "features"} | {
         "head_entropy": _by_head(statistics.head_entropy),
@@ -34,7 +38,7 @@ def update_event(statistics: UpdateStatistics) -> PPOUpdate:
             for group, row in zip(FEATURE_GROUPS, statistics.features.tolist(), strict=True)
         },
     }
-    return PPOUpdate(**fields)
+    return PPOUpdate(**fields, limits=dict(limits or {}))
 
 
 def teacher_event(report: TeacherReport) -> TeacherRound:

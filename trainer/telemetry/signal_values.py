@@ -27,8 +27,14 @@ MAX_EPOCH_TIMES, MIN_EPOCH_TIMES = 240, 20
 MAX_UPDATE_TIMES, MIN_UPDATE_TIMES = 40, 5
 """Likewise of PPO updates."""
 
+AT_ONCE_EPOCHS, MIN_ROLLBACKS_AT_ONCE, MAX_ROLLBACK_AGE = 3, 3, 1000
+"""Rollbacks of this many epochs count as at once, where they are of that many envs."""
 MAX_EPISODES, MIN_EPISODES = 64, 32
 """Episodes whose returns are compared with what is reported of them, at most and at least."""
+RISING_ROUNDS = 4
+"""Rounds whose mean return is compared with that of as many before them."""
+BUSY_SHARE = 0.25
+"""Share of the machine from which on its other processes are taken for the cause of what is slow."""
 MIN_RETURN_SPREAD = 0.02
 """Standard deviation of either below which they are not."""
 
@@ -100,6 +106,16 @@ class ReturnRecord:
 
     def __init__(self) -> None:
         self._rounds: deque[tuple[Floats, Floats]] = deque()
+        self.means: dict[int, float] = {}
+        """Mean return by round, of the newest."""
+
+    def are_rising(self, round: int, returns: Floats) -> bool:
+        """Take in a round's returns [N]; True if the newest rounds pay more than those before them."""
+        self.means[round] = float(returns.mean())
+        kept = list(self.means.values())[-2 * RISING_ROUNDS :]
+        self.means = dict(zip(list(self.means)[-len(kept) :], kept, strict=True))
+        newest, before = kept[-RISING_ROUNDS:], kept[:-RISING_ROUNDS]
+        return bool(before) and float(np.mean(newest)) > float(np.mean(before))
 
     def update(self, returns: Floats, test_accuracy: Floats, rent: Floats) -> dict[str, float]:
         """Take in a round, [N] each: the correlation over the newest `MAX_EPISODES`.
@@ -122,6 +138,39 @@ class ReturnRecord:
 
     def load_state_dict(self, state: list[list[list[float]]]) -> None:
         self._rounds = deque((np.array(paid), np.array(reported)) for paid, reported in state)
+
+
+class RollbackCounts:
+    """Rollbacks of each env in this episode, and of how many envs lately."""
+
+    def __init__(self, envs: int) -> None:
+        self._count = np.zeros(envs, dtype=np.int64)
+        self._ago = np.full(envs, MAX_ROLLBACK_AGE)
+        """Epochs since the env's last."""
+
+    def restart(self) -> None:
+        """Fresh hosts."""
+        self._count[:] = 0
+        self._ago[:] = MAX_ROLLBACK_AGE
+
+    def update(self, ill: NDArray[np.bool_]) -> dict[str, Any]:
+        """Take in the envs [N] that were put back after an epoch.
+
+        The share of those that were put back lately is 0 while they are few: one of two envs says nothing of
+        the others.
+        """
+        self._count += ill
+        self._ago = np.where(ill, 0, np.minimum(self._ago + 1, MAX_ROLLBACK_AGE))
+        lately = int((self._ago < AT_ONCE_EPOCHS).sum())
+        share = lately / len(ill) if lately == 0 or lately >= MIN_ROLLBACKS_AT_ONCE else 0.0
+        return {"env.rollback": self._count.astype(np.float64), "hosts.rollback": share}
+
+    def state_dict(self) -> list[list[int]]:
+        return [self._count.tolist(), self._ago.tolist()]
+
+    def load_state_dict(self, state: list[list[int]]) -> None:
+        if state:  # older checkpoints have none
+            self._count, self._ago = (np.array(column, dtype=np.int64) for column in state)
 
 
 class Pace:
@@ -151,13 +200,18 @@ class EpochSignals:
 
     Attributes:
         accuracy: each env's record in the episode.
+        rollbacks: each env's in the episode.
     """
 
     def __init__(self, envs: int, steps: int) -> None:
         self._steps = steps
         self.accuracy = AccuracyRecord(envs)
+        self.rollbacks = RollbackCounts(envs)
         self._pace = Pace(MAX_EPOCH_TIMES, MIN_EPOCH_TIMES)
+        self._cpu_pace = Pace(MAX_EPOCH_TIMES, MIN_EPOCH_TIMES)
         self._dropped = 0
+        self.is_shared = False
+        """True while others take much of the machine, as the newest sample has it."""
 
     def epoch_readings(
         self,
@@ -184,21 +238,42 @@ class EpochSignals:
         newly_dropped, self._dropped = dropped - self._dropped, dropped
         readings: dict[str, Any] = {
             "telemetry.queue_drops": newly_dropped,
-            "telemetry.share": times.phases.get("telemetry", 0.0) / times.seconds,
+            "telemetry.share": telemetry_share(times),
         }
         if sample is not None:
             readings |= system_readings(sample)
+            self.is_shared = others_share(sample) >= BUSY_SHARE
         if gradients.measured:
             seed_norm, seed_health = gradients.seed_norm.reshape(-1), gradients.seed_health.reshape(-1)
             readings |= gradient_readings("env", gradients.host_norm, gradients.host_health)
             readings |= gradient_readings("seed", seed_norm, seed_health)
         readings |= loss_readings(frame)
+        readings |= self.rollbacks.update(frame.get("governor.ill", np.zeros(len(accuracy))) > 0)
         readings |= self.accuracy.update(accuracy)
         readings |= self.accuracy.contribution_ratio(accuracy, contribution, blended)
-        readings["system.slow_epochs"] = self._pace.update(times.seconds)
+        by_clock = self._pace.update(times.seconds)
+        by_cpu = self._cpu_pace.update(sum(times.cpu_phases.values()) or times.seconds)
+        # Beside busy neighbours the clock says nothing of this run: then its own work is compared.
+        readings["system.slow_epochs"] = min(by_clock, by_cpu) if self.is_shared else by_clock
         if "amp.skipped_steps" in frame:
             readings["env.fp16_overflow"] = frame["amp.skipped_steps"] / self._steps
         return readings
+
+
+def others_share(sample: SystemSample) -> float:
+    """Share of the machine's cores that other processes keep busy; 0 where it was not measured."""
+    if sample.machine_cpu_percent is None:
+        return 0.0
+    return (sample.machine_cpu_percent - sample.cpu_percent / (sample.machine_cores or sample.cores)) / 100
+
+
+def telemetry_share(times: PhaseTimes) -> float:
+    """Share of an epoch's time that telemetry took: by its CPU time where that is less than the clock's.
+
+    On a machine that others use too the clock also counts while the process waits for its turn.
+    """
+    by_clock = times.phases.get("telemetry", 0.0)
+    return min(by_clock, times.cpu_phases.get("telemetry", by_clock)) / times.seconds
 
 
 def loss_readings(frame: HostFrame) -> dict[str, Floats]:

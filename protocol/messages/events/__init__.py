@@ -16,10 +16,10 @@ from .audit import (
     ParamChanged,
     lease_fingerprint,
 )
+from .incident import Anomaly, Incident, IncidentChange
 from .life import (
     FINISHED,
     STOP_BY,
-    Anomaly,
     CheckpointFailed,
     CheckpointSaved,
     EpisodeFinished,
@@ -84,6 +84,8 @@ __all__ = [
     "GovernorRollback",
     "GovernorVeto",
     "Histogram",
+    "Incident",
+    "IncidentChange",
     "JournalRemoved",
     "LayerStatistics",
     "Lease",

@@ -104,15 +104,16 @@ class Mark:
     pid: int | None = None
 
 
-@event("anomaly.acknowledged", "life", key=("source", "kind"), subjects=256)
+@event("anomaly.acknowledged", "life", key=("incident",), subjects=64)
 @dataclass(kw_only=True)
 class AnomalyAcknowledged:
-    """Somebody has seen an anomaly: until it returns, or grows worse, it asks for nobody's attention."""
+    """Somebody has seen an incident: until it grows worse, it asks for nobody's attention."""
 
     source: str
+    """Of its worst signal."""
     kind: str
     since: int
-    """Wall time at which the anomaly began, microseconds: which of its returns is meant."""
+    """Wall time at which it began, microseconds."""
     severity: Severity
     """What was seen; a worse one asks again."""
     by: str
@@ -120,12 +121,14 @@ class AnomalyAcknowledged:
     reason: str = ""
     uid: int | None = None
     pid: int | None = None
+    incident: str = ""
+    """Its id; empty in journals from before there were incidents."""
 
 
-@event("anomaly.muted", "life", key=("source", "kind"), subjects=256)
+@event("anomaly.muted", "life", key=("incident",), subjects=64)
 @dataclass(kw_only=True)
 class AnomalyMuted:
-    """An anomaly asks for nobody's attention until a time, whatever it does."""
+    """An incident asks for nobody's attention until a time, whatever it does."""
 
     source: str
     kind: str
@@ -136,6 +139,8 @@ class AnomalyMuted:
     reason: str = ""
     uid: int | None = None
     pid: int | None = None
+    incident: str = ""
+    """Its id, likewise."""
 
 
 def lease_fingerprint(token: str) -> str:

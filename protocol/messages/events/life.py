@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from esper_overwatch.protocol.messages.vocabulary import Initiator, Level, RunKindName, Severity
+from esper_overwatch.protocol.messages.vocabulary import Initiator, Level, RunKindName
 
 from .registry import event
 
@@ -318,28 +318,6 @@ class SeedEnded:
     """The newest measured, a share of accuracy; of a fossilised seed until the episode's end."""
     gates_failed: dict[str, list[str]] = field(default_factory=dict)
     """Gates whose newest verdict was no: the checks that failed, by gate."""
-
-
-@event("anomaly", "life", keep=1, key=("source", "kind"))
-@dataclass(kw_only=True)
-class Anomaly:
-    """A check raised, escalated or cleared; keyed by (source, kind)."""
-
-    kind: str
-    source: str
-    """`env07`, `env07.r0c1`, `policy`, `policy.blueprint`, `critic`, `system`, `telemetry`."""
-    severity: Severity
-    active: bool
-    value: float | None = None
-    threshold: float | None = None
-    count: int = 1
-    since: int = 0
-    """Wall time of the first raise, microseconds."""
-    hint: str = ""
-    peak: float | None = None
-    """Worst of the `count` values beyond the threshold; absent where the check keeps none."""
-    pattern: str = ""
-    """Which of the forms that this kind has, such as `credit_without_gain`; empty where it has one."""
 
 
 @event("governor.rollback", "life", keep=1, key=("env",))

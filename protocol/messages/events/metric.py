@@ -153,6 +153,9 @@ class PPOUpdate:
     explained_variance_within: float | None = None
     """Of the rewards that followed, between envs at the same epoch: what the critic knows of an env beyond
     the time, which alone can explain most of `explained_variance`. Null where all envs earned the same."""
+    limits: dict[str, list[float]] = field(default_factory=dict)
+    """By field the limit of a warning and, where there is one, of a critical value, as they were in force; a
+    field that is not judged yet has none."""
 
 
 @event("teacher.round", "metric", keep=200)
@@ -209,6 +212,9 @@ class Drift:
     health: list[float | None]
     health_ema: list[float | None]
     health_drift: list[float | None]
+    limits: dict[str, float] = field(default_factory=dict)
+    """The drift from which on it is noted, as it was in force: by scope and signal (`seed.norm_drift`).
+    Absent where what is usual is not known yet."""
 
 
 @event("system", "metric", keep=60, key=("rank",))

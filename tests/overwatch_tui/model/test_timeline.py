@@ -81,12 +81,12 @@ def test_moment_equals_state_folded_from_scratch(data: st.DataObject) -> None:
     found, wanted = sought(SeekTarget(position=position)).state, scratch(position)
     assert len(walked()[0].keyframes) > 2
     for each in fields(State):
-        if each.name in ("curves", "log", "anomalies", "commands", "seed_counts", "stories"):
+        if each.name in ("curves", "log", "anomalies", "incidents", "commands", "seed_counts", "stories"):
             continue
         assert getattr(found, each.name) == getattr(wanted, each.name), each.name
     assert found.seed_counts.by_blueprint() == wanted.seed_counts.by_blueprint()
     assert found.stories.ended() == wanted.stories.ended()
-    assert repr(found.anomalies.ordered()) == repr(wanted.anomalies.ordered())
+    assert repr(found.incidents) == repr(wanted.incidents)
     assert repr(list(found.log)[-100:]) == repr(list(wanted.log)[-100:])
     for panel in PANELS.views:
         assert drawn(found, panel.name) == drawn(wanted, panel.name), panel.name
@@ -103,11 +103,8 @@ def test_time_leads_to_the_moment_before_the_first_later_event(share: int) -> No
 
 def test_marks_lie_right_after_their_events() -> None:
     timeline, _ = walked()
-    for marks, type_ in ((timeline.epochs, "epoch"), (timeline.anomalies, "anomaly")):
-        assert len(marks) > 0
-        at = {events()[position - 1].type for position in marks.positions}
-        assert type_ in at
-        assert at <= {type_, "governor.rollback", "ppo.update"}
+    for marks, type_ in ((timeline.epochs, "epoch"), (timeline.incidents, "incident")):
+        assert {events()[position - 1].type for position in marks.positions} == {type_}
     middle = timeline.epochs.positions[50]
     assert timeline.neighbour(timeline.epochs, middle, -1) == timeline.epochs.positions[49]
     assert timeline.neighbour(timeline.epochs, middle, 1) == timeline.epochs.positions[51]

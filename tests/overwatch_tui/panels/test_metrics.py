@@ -16,11 +16,12 @@ from esper_overwatch.protocol.codec.json_lines import decode_line
 from esper_overwatch.protocol.messages import events as ev
 from tests.overwatch_tui import journal
 from tests.overwatch_tui.harness import folded, panel_inputs
+from tests.overwatch_tui.runs import PUBLISHED
 
 
 def told(*data: Any, view: ViewState | None = None) -> Any:
     run = journal.Run()
-    run.emit(ev.RunStarted(**journal.PUBLISHED))
+    run.emit(ev.RunStarted(**PUBLISHED))
     for one in data:
         run.emit(one)
     return panel_inputs(folded(decode_line(line) for line in run.lines), view or ViewState())

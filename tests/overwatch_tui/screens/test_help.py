@@ -47,5 +47,5 @@ def test_views_are_those_of_the_kind_of_run() -> None:
         return next(line.strip() for line in lines if " log commands system pinned" in line)
 
     rest = "log commands system pinned"
-    assert views(is_published=False) == f"123456789 main anomalies drift policy seeds {rest}"
-    assert views(is_published=True) == f"12346789  metrics anomalies charts about {rest}"
+    assert views(is_published=False) == f"123456789 main incidents drift policy seeds {rest}"
+    assert views(is_published=True) == f"12346789  metrics incidents charts about {rest}"

@@ -194,7 +194,7 @@ async def test_chosen_keys_close_the_export_and_choose_no_form(tmp_path: Path) -
 async def test_chosen_keys_act_in_the_list_of_commands_only(tmp_path: Path) -> None:
     path = tmp_path / "tui.toml"
     path.write_text(
-        '[keys]\ndown = ["n", "ctrl+n"]\nnext_anomaly = "f9"\nup = "b"\ncall = "f7"\nleave = "f6"\n'
+        '[keys]\ndown = ["n", "ctrl+n"]\nnext_incident = "f9"\nup = "b"\ncall = "f7"\nleave = "f6"\n'
     )
     view = ViewState(keys=read_settings({}, path=path).keys)
     app = OverwatchApp(session(published_events(), view))

@@ -136,7 +136,7 @@ def test_every_action_has_a_name_to_write() -> None:
     names = [action_name(key) for key in KEYS]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch("[a-z]+(_[a-z]+)*", name) for name in names), names
-    assert {"freeze", "down", "next_anomaly", "previous_env", "escalate", "next_panel"} <= set(names)
+    assert {"freeze", "down", "next_incident", "previous_env", "escalate", "next_panel"} <= set(names)
 
 
 def test_every_usual_key_can_be_written() -> None:

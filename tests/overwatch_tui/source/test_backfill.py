@@ -22,6 +22,7 @@ from esper_overwatch.protocol.messages.events import EpochFinished, RunStarted, 
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server.server import Server
 from tests.overwatch_tui import journal
+from tests.overwatch_tui.runs import PUBLISHED
 from tests.protocol.harness import until
 
 
@@ -71,7 +72,7 @@ def test_late_joiner_gets_the_curves_of_each_env(server: Server) -> None:
 
 
 def test_late_joiner_gets_the_curves_of_a_published_run(server: Server) -> None:
-    server.emitter.emit(RunStarted(**journal.PUBLISHED))
+    server.emitter.emit(RunStarted(**PUBLISHED))
     for step in range(500):
         server.emitter.emit(Scalars(step=step, values={"loss": 1.0 / (step + 1)}))
     assert server.flush(60)

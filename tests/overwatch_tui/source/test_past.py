@@ -212,18 +212,18 @@ async def test_steps_cross_the_joining_both_ways(tmp_path: Path) -> None:
         assert "FROZEN" not in shown(app)
 
 
-def test_anomalies_before_joining_are_stepped_to(tmp_path: Path) -> None:
+def test_incidents_before_joining_are_stepped_to(tmp_path: Path) -> None:
     path = journal.write(tmp_path / EVENTS_FILE, rounds=5)
     session = live(lambda _: JournalPast(path), envs=16, joined=5)
     found = harness.events(rounds=5)
-    raised = [e for e in found if e.type == "anomaly" and e.data.active and e.data.severity != "info"]
-    newest = max(e.ts for e in raised if e.ctx.round < 5)
+    began = [e for e in found if e.type == "incident" and e.data.change == "began"]
+    newest = max(e.ts for e in began if e.ctx.round < 5)
     go_to(session, (5, 1))
     while (ts := session.shown_inputs().state.ts) > newest:
-        follow(session, session.cursor.step_anomalies(-1))
+        follow(session, session.cursor.step_incidents(-1))
         assert session.shown_inputs().state.ts < ts
     assert ts == newest
-    follow(session, session.cursor.step_anomalies(1))
+    follow(session, session.cursor.step_incidents(1))
     assert session.shown_inputs().state.ts > ts
 
 

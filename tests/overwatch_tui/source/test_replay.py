@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from esper_overwatch.overwatch_tui.source.replay import ReplayFeed, journal_of
 from esper_overwatch.protocol.client.items import Reset
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import EsperError
-from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
 from tests.overwatch_tui import journal
 
 
@@ -59,30 +57,6 @@ def test_at_its_own_pace_times_the_speed(tmp_path: Path, monkeypatch: pytest.Mon
     link = LinkStatus()
     feed.update_link(link)
     assert (link.state, link.replay_speed, link.is_replay) == ("replay", 10.0, True)
-
-
-@pytest.mark.parametrize(
-    ("anomalies", "limits"),
-    [
-        ({"credit": [7, 20.0], "unknown": [1, 2]}, (7.0, 20.0)),
-        ({"credit": [7]}, (5.0, 10.0)),
-        ({"credit": "many"}, (5.0, 10.0)),
-        ("mine", (5.0, 10.0)),
-    ],
-)
-def test_limits_are_those_of_the_recorded_run(
-    tmp_path: Path, anomalies: Any, limits: tuple[float, float]
-) -> None:
-    run = journal.Run(rounds=0)
-    run.emit(dataclasses.replace(run.started(), config={"anomalies": anomalies}))
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(b"".join(line + b"\n" for line in run.lines))
-    feed = ReplayFeed(path, math.inf)
-    drained(feed)
-    assert feed.thresholds.keys() == THRESHOLDS.keys()
-    credit = feed.thresholds["credit"]
-    assert (credit["warning"], credit["critical"]) == limits
-    assert feed.thresholds["kl"] == dataclasses.asdict(THRESHOLDS["kl"])
 
 
 def test_long_silences_are_jumped_over(tmp_path: Path) -> None:

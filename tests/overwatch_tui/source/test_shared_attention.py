@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
-from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
+from esper_overwatch.overwatch_tui.model.incidents import IncidentRecord
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.session import Session
 from esper_overwatch.overwatch_tui.source.feed import LiveFeed
@@ -22,8 +22,6 @@ from esper_overwatch.protocol.server.server import Server
 from tests.e2e.terminal import Terminal
 from tests.overwatch_tui.harness import in_loop
 from tests.protocol.harness import until
-
-KEY = ("env07", "norm_drift")
 
 
 @pytest.fixture
@@ -57,23 +55,28 @@ def join(server: Server) -> Iterator[Callable[..., Session]]:
         session.close()
 
 
-def raise_drift(server: Server, *, severity: str = "warning", since: int = 1000) -> None:
+def explode(server: Server, severity: str = "warning") -> None:
     server.emitter.emit(
         ev.Anomaly(
-            kind=KEY[1], source=KEY[0], severity=severity, active=True, value=0.7, threshold=0.5, since=since
+            kind="gradient_exploding",
+            source="env07",
+            severity=severity,
+            active=True,
+            value=12.0,
+            threshold=10.0,
         ),
         env=7,
     )
 
 
-def record_of(session: Session) -> AnomalyRecord | None:
+def record_of(session: Session) -> IncidentRecord | None:
     session.tick()
-    return session.state.anomalies.get(KEY)
+    return next(iter(session.state.incidents.ordered()), None)
 
 
 def waits(session: Session) -> bool:
     session.tick()
-    return bool(session.state.anomalies.open_records(session.feed.now()))
+    return bool(session.state.incidents.unseen(session.feed.now()))
 
 
 @in_loop
@@ -81,7 +84,7 @@ async def test_what_one_viewer_acknowledges_no_other_waits_for(
     server: Server, join: Callable[..., Session]
 ) -> None:
     ann, ben = join(), join()
-    raise_drift(server)
+    explode(server)
     until(lambda: waits(ann) and waits(ben))
     app = OverwatchApp(ann)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -95,7 +98,7 @@ async def test_what_one_viewer_acknowledges_no_other_waits_for(
         assert record is not None
         assert record.acknowledged is not None
         assert record.acknowledged.by.startswith("esper-tui")
-    raise_drift(server, severity="critical")
+    explode(server, "critical")
     until(lambda: waits(ann) and waits(ben) and waits(late))
 
 
@@ -104,20 +107,19 @@ async def test_a_mute_holds_for_all_and_any_viewer_ends_it(
     server: Server, join: Callable[..., Session]
 ) -> None:
     ann, ben = join(), join()
-    raise_drift(server)
+    explode(server)
     until(lambda: waits(ann) and waits(ben))
     for session, other, expected in ((ann, ben, False), (ben, ann, True)):
         app = OverwatchApp(session)
         async with app.run_test(size=(120, 40)) as pilot:
-            session.view.select("anomalies", KEY)
-            await pilot.press("m")
+            await pilot.press("2", "m")
         until(lambda other=other, expected=expected: waits(other) is expected)
 
 
 @in_loop
 async def test_who_only_watches_acknowledges_for_itself(server: Server, join: Callable[..., Session]) -> None:
     ann, guest = join(), join(read_only=True)
-    raise_drift(server)
+    explode(server)
     until(lambda: waits(ann) and waits(guest))
     app = OverwatchApp(guest)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -135,11 +137,11 @@ def test_the_terminal_is_sent_a_notification(server: Server) -> None:
     try:
         terminal.wait_for("TRAINING")
         terminal.wait_for("LIVE")  # what begins before that is known when the watch begins
-        raise_drift(server, severity="critical")
-        terminal.wait_for("1 CRIT")
-        expected = b"\x1b]777;notify;esper alpha;env07 norm_drift 0.7\x1b\\\a"
+        explode(server, "critical")
+        terminal.wait_for("CRIT  exploding gradients: env07")
+        expected = b"\x1b]777;notify;esper alpha;exploding gradients: env07\x1b\\\a"
         until(lambda: terminal.read(0.1) or expected in terminal.output)
-        raise_drift(server, severity="critical")
+        explode(server, "critical")
         server.set_state("PAUSED")
         terminal.wait_for("PAUSED")
         assert terminal.output.count(b"]777;") == 1, "once for each incident"

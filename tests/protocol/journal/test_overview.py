@@ -17,6 +17,7 @@ from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.events import Context
 from esper_overwatch.protocol.runs import RunFolder, find_run, next_commands
 from esper_overwatch.trainer.cli.start import list_command
+from tests.protocol.values import an_incident
 
 
 class Journal:
@@ -51,17 +52,13 @@ def round_finished(total: float) -> ev.RoundFinished:
     )
 
 
-def anomaly(source: str, *, active: bool, severity: Any = "critical") -> ev.Anomaly:
-    return ev.Anomaly(kind="drift", source=source, severity=severity, active=active)
-
-
 def test_overview_of_a_training(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "events.jsonl")
     for number in range(1, 41):
         journal.add_round(number, float(number))
-    journal.add(anomaly("env00", active=True), round=41)
-    journal.add(anomaly("env01", active=True, severity="warning"), round=41)
-    journal.add(anomaly("env00", active=False), round=41)
+    journal.add(an_incident("b-1", severity="critical"), round=41)
+    journal.add(an_incident("b-2", severity="warning"), round=41)
+    journal.add(an_incident("b-1", severity="critical", over=True), round=41)
     journal.add(ev.RunStopped(reason="by x", exit_code=11, rounds=40, error="boom"), round=41, epoch=3)
     found = read_overview(journal.path)
     assert found is not None
@@ -97,7 +94,7 @@ def test_overview_reads_no_more_than_its_limit(tmp_path: Path, monkeypatch: pyte
 
 def test_overview_of_a_resumed_run_forgets_the_last_end(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "events.jsonl")
-    journal.add(anomaly("env00", active=True))
+    journal.add(an_incident("b-1", severity="critical"))
     journal.add(ev.RunStopped(reason="by x", exit_code=11, rounds=40, error="boom"))
     journal.add(started())
     found = read_overview(journal.path)

@@ -22,6 +22,7 @@ from esper_overwatch.protocol.server.mailbox import Mailbox
 from esper_overwatch.protocol.server.request_handler import RequestHandler
 from esper_overwatch.protocol.server.server import Server
 from tests.protocol.raw import Raw
+from tests.protocol.values import INCIDENT
 from tools.message_examples import FRAME_TYPES, corpus, line_makers, name_of
 from tools.protocol_page import SCHEMA_FILE
 
@@ -91,7 +92,7 @@ def test_every_past_request_is_still_taken(line: bytes) -> None:
         answer=lambda *_: ({}, None),
         mailbox=Mailbox(),
         emit=lambda _: None,
-        immediate=ImmediateCommands(lambda _: None, lambda: 1),
+        immediate=ImmediateCommands(lambda _: None, lambda: 1, lambda _: INCIDENT),
     )
     later = msgspec.structs.replace(request, meta=msgspec.structs.replace(request.meta, deadline=None))
     frames = plane.handle(METHODS[request.method].socket, [b"id", b"", msgspec.json.encode(later)], ADMIN)

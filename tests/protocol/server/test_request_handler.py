@@ -19,6 +19,7 @@ from esper_overwatch.protocol.messages.events import (
     CommandAccepted,
     CommandDone,
     CommandRefused,
+    Incident,
     Lease,
     Mark,
 )
@@ -30,7 +31,7 @@ from esper_overwatch.protocol.server.immediate_commands import ImmediateCommands
 from esper_overwatch.protocol.server.mailbox import MAX_MAILBOX_COMMANDS, Mailbox
 from esper_overwatch.protocol.server.reply_cache import MAX_REMEMBERED
 from esper_overwatch.protocol.server.request_handler import MAX_REQUEST_BYTES, RequestHandler
-from tests.protocol.values import NEEDED
+from tests.protocol.values import INCIDENT, NEEDED
 
 PEER = Peer(uid=1000, pid=42, role="admin")
 CTL = [m for m in METHODS.values() if m.socket == "ctl"]
@@ -45,13 +46,14 @@ class Plane:
         self.asked: list[tuple[str, Params]] = []
         self.mailbox = Mailbox()
         self.segment = 4096
+        self.incident: Incident | None = INCIDENT
         self.server = RequestHandler(
             boot="b00t",
             state=lambda: self.state,
             answer=self.answer,
             mailbox=self.mailbox,
             emit=self.audit.append,
-            immediate=ImmediateCommands(self.audit.append, lambda: self.segment),
+            immediate=ImmediateCommands(self.audit.append, lambda: self.segment, lambda _: self.incident),
         )
 
     def answer(self, method: str, params: Params) -> tuple[dict[str, Any], bytes | None]:
@@ -463,15 +465,15 @@ def test_no_message_goes_without_an_answer_or_harms(socket: Socket, frames: list
 
 def test_every_immediate_command_of_the_table_has_its_handler() -> None:
     at_once = {method.name for method in CTL if method.at == "once"}
-    assert set(ImmediateCommands(lambda _: None, lambda: 0).handlers) == at_once
+    assert set(ImmediateCommands(lambda _: None, lambda: 0, lambda _: None).handlers) == at_once
 
 
-def test_anomalies_are_acknowledged_and_muted_for_all(plane: Plane) -> None:
-    about = {"source": "env07", "kind": "norm_drift"}
+def test_incidents_are_acknowledged_and_muted_for_all(plane: Plane) -> None:
+    about = {"incident": INCIDENT.id}
     plane.ask("lease.acquire", params={"ttl": 60})
     seen = plane.ask(
         "anomaly.acknowledge",
-        params={**about, "since": 5, "severity": "warning"},
+        params={**about, "severity": "warning"},
         meta={"client": "ann", "reason": "known"},
     )
     assert seen["result"]["state"] == "done"
@@ -480,4 +482,8 @@ def test_anomalies_are_acknowledged_and_muted_for_all(plane: Plane) -> None:
     assert plane.ask("anomaly.mute", params={**about, "seconds": 0})["result"]["until"] == 0
     found = [event for event in plane.audit if isinstance(event, AnomalyAcknowledged | AnomalyMuted)]
     assert [type(event) for event in found] == [AnomalyAcknowledged, AnomalyMuted, AnomalyMuted]
-    assert (found[0].by, found[0].reason, found[0].since) == ("ann", "known", 5)
+    assert (found[0].by, found[0].reason, found[0].incident) == ("ann", "known", INCIDENT.id)
+    plane.incident = None
+    refused = plane.ask("anomaly.acknowledge", params={"incident": "b00t-9"})
+    assert kind(refused) == "not_found"
+    assert "b00t-9" in refused["error"]["message"]

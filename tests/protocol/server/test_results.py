@@ -10,7 +10,7 @@ import pytest
 
 from esper_overwatch import publish
 from esper_overwatch.protocol.messages.commands import METHODS
-from esper_overwatch.protocol.messages.events import Mark
+from esper_overwatch.protocol.messages.events import Anomaly, Mark
 from esper_overwatch.protocol.messages.results import Accepted
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server.server import Server
@@ -67,6 +67,7 @@ def test_answer_to_a_query_is_of_its_type(listening: Server, method: str) -> Non
 @pytest.mark.parametrize("method", AT_ONCE)
 def test_immediate_command_answers_with_its_result(server: Server, method: str) -> None:
     server.emitter.emit(Mark(text="a journal to rotate", client="me"))
+    server.emitter.emit(Anomaly(kind="norm_drift", source="env07", severity="info", active=True))
     assert server.flush(60)
     with Raw() as raw:
         result = raw.ask("ctl", method, params=NEEDED.get(method, {}))[0]["result"]

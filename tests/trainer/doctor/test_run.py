@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from esper_overwatch.trainer.checkpoint import Checkpoints
 from esper_overwatch.trainer.doctor.bundle import PostmortemReport
 from esper_overwatch.trainer.doctor.run import Diagnosis, diagnose
 from esper_overwatch.trainer.doctor.run_text import diagnosis_lines
+from tests.protocol.values import an_incident
 from tests.trainer.journals import BEGIN, Told, at, epoch, round_finished, round_started, started, write_run
 
 torch.set_num_threads(1)
@@ -163,37 +165,25 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
     assert "move it away" in text
 
 
-def test_only_what_is_active_is_an_anomaly_at_the_end(tmp_path: Path) -> None:
-    def anomaly(kind: str, active: bool) -> Told:
-        event = ev.Anomaly(kind=kind, source="env01", severity="critical", active=active, hint="look there")
-        return event, at(1, 2, 1)
+def incident(id_: str, **changes: Any) -> Told:
+    return an_incident(id_, **changes), at(1, 2)
 
-    told = [started("b0"), anomaly("old", True), *PLAYED, anomaly("gone", True), anomaly("gone", False)]
-    write_run(tmp_path, "r", [*told, anomaly("stays", True)]).release()
+
+def test_only_what_is_open_is_an_incident_at_the_end(tmp_path: Path) -> None:
+    told = [started("b0"), incident("old"), *PLAYED, incident("gone"), incident("gone", over=True)]
+    write_run(tmp_path, "r", [*told, incident("stays", suspect="host.learning_rate 0.05 -> 10")]).release()
     found, text = look(tmp_path)
-    assert [a.kind for a in found.anomalies] == ["stays"]
-    assert "critical env01 stays: look there" in text
+    assert [one.id for one in found.incidents] == ["stays"]
+    assert "warning: gradient norm drifts, env07, after host.learning_rate 0.05 -> 10" in text
 
 
-def test_anomaly_of_an_abandoned_future_is_not_active(tmp_path: Path) -> None:
-    def anomaly(kind: str, round_: int) -> Told:
-        return ev.Anomaly(kind=kind, source="env01", severity="critical", active=True), at(round_, 1, 1)
-
-    told = [*PLAYED, anomaly("before", 1), round_started(2), anomaly("abandoned", 2)]
-    write_run(tmp_path, "r", [*told, started("b2", resumed_round=1), anomaly("before", 1)]).release()
-    found, _ = look(tmp_path)
-    assert [a.kind for a in found.anomalies] == ["before"]
-
-
-def test_advice_is_given_once_for_each_kind(tmp_path: Path) -> None:
-    told: list[Told] = [
-        (ev.Anomaly(kind="kl_spike", source=f"policy{i}", severity="critical", active=True), at(1, 2, 1))
-        for i in range(2)
-    ]
+def test_advice_begins_with_the_undo_of_the_suspect(tmp_path: Path) -> None:
+    undo = "param.set key=host.learning_rate value=0.05"
+    told = [incident("b0-1", kind="gradient_vanishing", suspect="host.learning_rate 0.05 -> 10", undo=undo)]
     write_run(tmp_path, "r", [started("b0"), *told]).release()
     _, text = look(tmp_path)
-    assert text.count("kl_spike means: ") == 1
-    assert "lower `ppo.learning_rate`" in text
+    assert f"try: undo what came before: `{undo}`; " in text
+    assert "raise `host.learning_rate`" not in text
 
 
 def test_the_last_rollback_of_the_last_boot(tmp_path: Path) -> None:

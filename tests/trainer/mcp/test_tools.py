@@ -17,6 +17,7 @@ from esper_overwatch.protocol.extras import install_command
 from esper_overwatch.protocol.journal.reader import JournalPart
 from esper_overwatch.protocol.journal.writer import JournalLimits
 from esper_overwatch.protocol.messages import events as ev
+from tests.protocol.values import an_incident
 from tests.trainer import journals
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
@@ -36,17 +37,8 @@ from esper_overwatch.trainer.query.views import DESCRIPTIONS
 EVIL = "\x1b]0;owned\x07\nforged: row \u202e"
 
 
-def anomaly(kind: str, *, active: bool, round_: int) -> journals.Told:
-    event = ev.Anomaly(
-        kind=kind,
-        source="env01",
-        severity="critical",
-        active=active,
-        value=9.0,
-        since=journals.BEGIN,
-        hint=EVIL,
-    )
-    return event, journals.at(round_, 1)
+def incident(id_: str, *, round_: int, over: bool = False) -> journals.Told:
+    return an_incident(id_, since=journals.BEGIN, suspect=EVIL, over=over), journals.at(round_, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +49,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         journals.started("b1"),
         journals.round_started(1),
         *(journals.epoch(1, n) for n in (1, 2, 3)),
-        anomaly("exploding", active=True, round_=1),
-        anomaly("plateau", active=True, round_=1),
-        anomaly("plateau", active=False, round_=1),
+        incident("b1-1", round_=1),
+        incident("b1-2", round_=1),
+        incident("b1-2", round_=1, over=True),
         journals.round_finished(1),
         (ev.Mark(text=EVIL, client="x"), journals.at(1, 3)),
         (ev.RunStopped(reason="stop", exit_code=0, rounds=1), journals.at(1, 3)),
@@ -93,7 +85,7 @@ def names(*, control: bool) -> set[str]:
 
 
 def test_tools_that_steer_are_offered_only_where_allowed() -> None:
-    read = {"list_runs", "status", "query", "anomalies", "events"}
+    read = {"list_runs", "status", "query", "incidents", "events"}
     assert names(control=False) == read
     assert names(control=True) == read | {"escalate", "pause", "resume", "checkpoint", "stop"}
     assert "Unknown tool" in call("pause")
@@ -193,20 +185,20 @@ def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cut["events"][-1]["type"] == "run.stopped", "the newest are kept"
 
 
-def test_anomalies_are_as_they_are_now() -> None:
-    (one,) = call("anomalies", run="alpha")["anomalies"]
-    assert (one["kind"], one["severity"], one["active"]) == ("exploding", "critical", True)
-    kinds = {row["kind"]: row["active"] for row in call("anomalies", active_only=False)["anomalies"]}
-    assert kinds == {"exploding": True, "plateau": False}
+def test_incidents_are_as_they_are_now() -> None:
+    (one,) = call("incidents", run="alpha")["incidents"]
+    assert (one["id"], one["severity"], one["active"]) == ("b1-1", "warning", True)
+    assert one["advice"]
+    found = {row["id"]: row["active"] for row in call("incidents", open_only=False)["incidents"]}
+    assert found == {"b1-1": True, "b1-2": False}
 
 
-def test_anomalies_of_an_ended_run_are_of_its_last_boot(home: Path) -> None:
-    told = [journals.started("b1"), anomaly("abandoned", active=True, round_=2)]
-    told += [journals.started("b2", resumed_round=1), anomaly("exploding", active=True, round_=2)]
+def test_incidents_of_an_ended_run_are_of_its_last_boot(home: Path) -> None:
+    told = [journals.started("b1"), incident("b1-1", round_=2)]
+    told += [journals.started("b2", resumed_round=1), incident("b2-1", round_=2)]
     journals.write_run(home, "beta", told).release()
-    assert [row["kind"] for row in call("anomalies", run="beta", active_only=False)["anomalies"]] == [
-        "exploding"
-    ]
+    found = call("incidents", run="beta", open_only=False)["incidents"]
+    assert [row["id"] for row in found] == ["b2-1"]
 
 
 def test_events_are_the_newest_of_the_wanted_types() -> None:
@@ -220,7 +212,7 @@ def test_events_are_the_newest_of_the_wanted_types() -> None:
 def test_text_of_runs_cannot_steer_a_terminal() -> None:
     for answer in (
         call("events", types=["mark"]),
-        call("anomalies"),
+        call("incidents"),
         call("query", sql=f"SELECT '{EVIL}' AS \"{EVIL}\""),
         call("status", run=EVIL),
     ):

@@ -22,6 +22,7 @@ from esper_overwatch.trainer.metrics import collector as collector_module
 from esper_overwatch.trainer.metrics.collector import RunCollector, largest, mean
 from esper_overwatch.trainer.metrics.totals import RunTotals
 from tests.protocol.harness import until
+from tests.protocol.values import an_incident
 from tests.trainer.journals import at, ended
 from tools import alert_rules, grafana_dashboard
 from tools.message_examples import first_of_each
@@ -121,7 +122,7 @@ def test_texts_of_clients_are_no_labels(server: Server, totals: RunTotals) -> No
             ev.CommandAccepted(id=secret, method="pause", params={}, client=secret),
             ev.CommandRefused(id=secret, method=secret, code=1, message=secret, client=secret),
             ev.Mark(text=secret, client=secret),
-            ev.Anomaly(kind=secret, source=secret, severity="critical", active=True),
+            an_incident(secret, source=secret, scope=secret, suspect=secret),
             ev.GovernorRollback(reason=secret, loss=1.0, restored_epoch=1, penalty=0.0),
             ev.SeedStage(
                 slot=secret, from_stage="HOLDING", to_stage="PRUNED", blueprint=secret, alpha=0, by="auto"
@@ -144,7 +145,7 @@ def test_promtool_accepts_names_and_units(server: Server, totals: RunTotals, fam
 
 def test_dashboard_and_alerts_name_existing_metrics(families: list[Metric]) -> None:
     known = {sample.name for family in families for sample in family.samples}
-    rules = [rule.expr for rule in (*alert_rules.OF_THE_RUN, *alert_rules.anomaly_rules())]
+    rules = [rule.expr for rule in (*alert_rules.OF_THE_RUN, *alert_rules.incident_rules())]
     for query in [*grafana_dashboard.queries(), *rules]:
         used = set(re.findall(r"\besper_\w+", query))
         assert used
@@ -177,14 +178,12 @@ def expressions(part: object) -> Iterator[str]:
             yield from expressions(item)
 
 
-def test_anomaly_rules_select_series_that_exist(families: list[Metric]) -> None:
-    active = next(family for family in families if family.name == "esper_anomalies_active")
-    series = {
-        tuple(sample.labels[name] for name in ("scope", "kind", "severity")) for sample in active.samples
-    }
-    labels = re.compile(r'esper_anomalies_active{scope="(\w+)",kind="(\w+)",severity="(\w+)"}')
-    selected = [labels.search(rule.expr) for rule in alert_rules.anomaly_rules()]
-    assert {match.groups() for match in selected if match} == {key for key in series if key[2] == "critical"}
+def test_incident_rules_select_series_that_exist(families: list[Metric]) -> None:
+    open_now = next(family for family in families if family.name == "esper_incidents_open")
+    series = {sample.labels["severity"] for sample in open_now.samples}
+    labels = re.compile(r'esper_incidents_open{severity="(\w+)"}')
+    selected = [labels.search(rule.expr) for rule in alert_rules.incident_rules()]
+    assert {match[1] for match in selected if match} == series - {"info"}
 
 
 def test_unmeasured_is_absent(server: Server, totals: RunTotals) -> None:

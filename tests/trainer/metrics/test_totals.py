@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.anomaly_guide import ANOMALY_GUIDES
 from esper_overwatch.protocol.server.emitter import Emitted
-from esper_overwatch.trainer.metrics.totals import ANOMALIES, RunTotals, scope_of
+from esper_overwatch.trainer.metrics.totals import RunTotals, scope_of
+from tests.protocol.values import an_incident
 from tests.trainer.journals import at, ended
 
 
@@ -56,27 +58,26 @@ def test_source_has_its_scope(source: str, scope: str) -> None:
 
 changes = st.lists(
     st.tuples(
-        st.sampled_from(["env00", "env01", "env00.r0c0"]), st.sampled_from(["quiet", "warning", "critical"])
+        st.sampled_from(["b-1", "b-2", "b-3"]),
+        st.sampled_from(["began", "worse", "changed", "over"]),
+        st.sampled_from(["info", "warning", "critical"]),
     )
 )
 
 
 @given(changes)
-def test_anomalies_are_those_of_the_newest_events(changes: list[tuple[str, str]]) -> None:
-    totals, newest, raised = RunTotals(), dict[str, str](), 0
-    for source, severity in changes:
-        active = severity != "quiet"
-        shown: Any = severity if active else "warning"
-        observe(totals, ev.Anomaly(kind="gradient_exploding", source=source, severity=shown, active=active))
-        before = newest.get(source, "quiet")
-        raised += (before, severity) in {("quiet", "warning"), ("quiet", "critical"), ("warning", "critical")}
-        newest[source] = severity
-    for scope in ("env", "seed"):
-        for severity in ("warning", "critical"):
-            now = sum(scope_of(source) == scope and s == severity for source, s in newest.items())
-            assert totals.active[scope, "gradient_exploding", severity] == now
-    assert totals.raised.total() == raised
-    assert len(totals.active) == len(totals.raised) == 2 * len(ANOMALIES)
+def test_incidents_are_those_of_the_newest_events(changes: list[tuple[str, str, str]]) -> None:
+    totals, newest, began = RunTotals(), dict[str, str](), 0
+    for id_, change, severity in changes:
+        is_over = change == "over"
+        observe(totals, an_incident(id_, change=change, severity=severity, over=is_over))
+        began += change in ("began", "worse")
+        newest[id_] = "" if is_over else severity
+    for severity in ("info", "warning", "critical"):
+        now = list(newest.values()).count(severity)
+        assert totals.open_incidents["norm_drift", severity] == now
+    assert totals.incidents.total() == began
+    assert len(totals.open_incidents) == 3 * len(ANOMALY_GUIDES)
 
 
 def test_seeds_count_by_their_ends() -> None:

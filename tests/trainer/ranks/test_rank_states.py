@@ -138,7 +138,10 @@ def test_an_episode_goes_on_the_same_on_other_ranks(saved: dict[str, Any]) -> No
     for i, frame in enumerate(whole):
         for name, column in frame.items():
             mine = np.concatenate([part[i][name] for part in parts])
-            np.testing.assert_array_equal(mine, column, err_msg=name)
+            if name.startswith("policy."):  # of the network, which multiplies a half batch in another order
+                np.testing.assert_allclose(mine, column, rtol=1e-5, atol=1e-6, err_msg=name)
+            else:
+                np.testing.assert_array_equal(mine, column, err_msg=name)
 
 
 def test_shares_have_the_shapes_of_a_rank(saved: dict[str, Any]) -> None:

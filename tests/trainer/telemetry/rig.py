@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line, encode_event
-from esper_overwatch.protocol.messages.events import SystemSample
+from esper_overwatch.protocol.messages.events import RunStarted, SystemSample, spec_of
 from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Level, Op, Stage
-from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.protocol.server.emitter import Emitted, Emitter
+from esper_overwatch.protocol.server.incidents import IncidentKeeper
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.config.service_options import TelemetryConfig
 from esper_overwatch.trainer.measurements import Measurements
@@ -65,6 +66,8 @@ class Rig:
         """Steps of each epoch that overflow fp16."""
         self.gain = torch.full((self.n,), 0.25)
         """What each epoch pays, beside the rent."""
+        self.keeper = IncidentKeeper(self.emitter.emit, "rig0")
+        self.keeper.observe(spec_of(RunStarted), [Emitted(0, started(self.n), None, self.emitter.context)])
 
     def new_recorder(self, rounds: int = 20, seed_parameters: Sequence[int] = (16, 80)) -> Recorder:
         shape = RunShape(
@@ -125,14 +128,20 @@ class Rig:
         telemetry: float = 0.001,
         seconds: float = 1.0,
         layers: dict[str, torch.Tensor] | None = None,
+        ill: Sequence[bool] = (),
+        cpu_seconds: float | None = None,
     ) -> None:
-        """One epoch from its beginning to its outcome and the plan's end of it."""
+        """One epoch from its beginning to its outcome and the plan's end of it; `ill` envs are put back."""
         self.recorder.begin_epoch()
         frame = self.outcome(fault, layers)
+        if any(ill):
+            codes = np.array(ill, dtype=np.int64)
+            frame |= {"governor.ill": codes, "governor.restored": codes, "reward.rollback": codes * 0.0}
         parts = {"train": 0.9, "telemetry": telemetry, "other": 0.1 - telemetry}
         phases = {name: seconds * part for name, part in parts.items()}
         names = [f"layer{i}" for i in range(len(layers["grad_norm"]))] if layers else ()
-        self.recorder.record_outcome(frame, PhaseTimes(seconds, phases), names)
+        cpu = {} if cpu_seconds is None else {"train": cpu_seconds}
+        self.recorder.record_outcome(frame, PhaseTimes(seconds, phases, cpu), names)
         self.plan.end_epoch(())
 
     def begin_epoch_and_fail(self) -> None:
@@ -198,12 +207,24 @@ class Rig:
         )
 
     def take(self, type_: str | None = None) -> list[Event]:
-        """Everything emitted since the last call, through the codec and back."""
-        events = []
-        for seq, item in enumerate(self.emitter.drain(10**6)):
-            ctx = dataclasses.replace(item.ctx, env=item.env)
-            events.append(decode_line(encode_event(seq, item.ns // 1000, ctx, item.event)))
+        """Everything emitted since the last call, incidents included, through the codec and back."""
+        events: list[Event] = []
+        while drained := self.emitter.drain(10**6):
+            for item in drained:
+                self.keeper.observe(spec_of(type(item.event)), [item])
+                ctx = dataclasses.replace(item.ctx, env=item.env)
+                events.append(decode_line(encode_event(len(events), item.ns // 1000, ctx, item.event)))
         return [e for e in events if type_ is None or e.type == type_]
+
+
+def started(envs: int) -> RunStarted:
+    """The first event of a boot of the rig."""
+    names: dict[str, Any] = dict.fromkeys(
+        ("run", "name", "boot", "host", "version", "torch", "device", "task", "policy"), "rig"
+    )
+    columns = {"slots": list(SLOTS), "blueprints": list(BLUEPRINTS), "stages": [], "ops": [], "heads": []}
+    sizes = {"pid": 1, "envs": envs, "episode_epochs": EPISODE, "rounds": 0, "host_parameters": 1, "seed": 1}
+    return RunStarted(**names, **columns, **sizes, config={})
 
 
 def healthy_update() -> UpdateStatistics:

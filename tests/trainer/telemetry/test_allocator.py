@@ -20,7 +20,7 @@ def test_cpu_has_no_gpu_in_its_samples(tmp_path: Path) -> None:
     assert (sample.gpu_allocated, sample.gpu_reserved, sample.gpu_fragmentation) == (None, None, None)
 
 
-@pytest.mark.parametrize("reserved", [0, 600, 800, 960])
+@pytest.mark.parametrize("reserved", [0, 600, 880, 960])
 def test_allocator_is_sampled_and_a_full_device_warned_of(
     monkeypatch: pytest.MonkeyPatch, reserved: int
 ) -> None:
@@ -41,7 +41,7 @@ def test_allocator_is_sampled_and_a_full_device_warned_of(
     assert sample.gpu_fragmentation == (0.25 if reserved else 0.0)
     share = system_readings(sample)["system.memory"]
     assert share == max(0.1, reserved / 1000)
-    told = {0: None, 600: None, 800: "warning", 960: "critical"}
+    told = {0: None, 600: None, 880: "warning", 960: "critical"}
     assert THRESHOLDS["memory"].severity(share) == told[reserved]
 
 

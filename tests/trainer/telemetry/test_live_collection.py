@@ -127,7 +127,7 @@ def test_anomaly_escalates_its_env_from_next_epoch(
     monkeypatch.setattr(HostGroup, "train", ill)
     rig = run(
         "envs.group_size=4",
-        "telemetry.escalate_on=critical",
+        "telemetry.escalate_on=warning",
         "telemetry.escalate_epochs=2",
         "telemetry.escalate_share=0.4",
         may_be_late=may_be_late,

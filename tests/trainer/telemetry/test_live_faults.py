@@ -136,11 +136,17 @@ def poisoned(live: Live) -> Callable[[], None]:
 
 
 def slowed(live: Live) -> Callable[[], None]:
-    """The data path takes several usual epochs longer, for some epochs."""
+    """The data path works several usual epochs longer, for some epochs."""
     seconds = [e.data.seconds for e in read(live.run.events) if e.type == "epoch"]
     usual = sorted(seconds)[len(seconds) // 2]
-    pauses = iter([6 * usual] * 8)
-    return lambda: time.sleep(next(pauses, 0.0))
+    pauses = iter([6 * usual] * 12)
+
+    def work() -> None:
+        end = time.monotonic() + next(pauses, 0.0)
+        while time.monotonic() < end:
+            pass
+
+    return work
 
 
 def flooded(live: Live) -> Callable[[], None]:
@@ -214,17 +220,17 @@ class Case:
 RULED = ("policy.kind=fixed", "episode_epochs=24")
 LEARNED = ("policy.kind=ppo", "episode_epochs=8")
 CASES = {
-    "a loss scaled up": Case("gradient_exploding", ENV, lambda r: loss_scaled(r, 1e3), 2, RULED),
-    "a loss scaled down": Case("gradient_vanishing", ENV, lambda r: loss_scaled(r, 1e-9), 2, RULED),
+    "a loss scaled up": Case("gradient_exploding", ENV, lambda r: loss_scaled(r, 1e3), 5, RULED),
+    "a loss scaled down": Case("gradient_vanishing", ENV, lambda r: loss_scaled(r, 1e-9), 5, RULED),
     "a NaN in an env's weights": Case("loss_nonfinite", ENV, poisoned, 1, RULED),
-    "a slowed data path": Case("slow_epochs", "system", slowed, 5, RULED),
+    "a slowed data path": Case("slow_epochs", "system", slowed, 8, RULED),
     "a filled queue": Case("queue_drops", "telemetry", flooded, 1, RULED),
     "hosts that do not learn": Case("stalled", ENV, frozen, 20, RULED),
-    "a head's logits collapsed": Case("entropy_collapse", "policy.tempo", logits_collapsed, 16, LEARNED, 2),
-    "a policy that moves too far": Case("kl_spike", "policy", moves_too_far, 8, LEARNED),
-    "a broken critic": Case("value_collapse", "critic", critic_broken, 24, LEARNED, 3),
-    "a saturated state": Case("lstm_saturated", "policy", state_saturated, 8, LEARNED),
-    "a dead state": Case("lstm_dead", "policy", state_dead, 8, LEARNED),
+    "a head's logits collapsed": Case("entropy_collapse", "policy.tempo", logits_collapsed, 64, LEARNED, 8),
+    "a policy that moves too far": Case("kl_spike", "policy", moves_too_far, 16, LEARNED, 2),
+    "a broken critic": Case("value_collapse", "critic", critic_broken, 80, LEARNED, 10),
+    "a saturated state": Case("lstm_saturated", "policy", state_saturated, 16, LEARNED, 2),
+    "a dead state": Case("lstm_dead", "policy", state_dead, 16, LEARNED, 2),
 }
 
 

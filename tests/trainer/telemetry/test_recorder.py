@@ -386,8 +386,8 @@ def test_resume_goes_on_as_if_never_interrupted() -> None:
                 rig.recorder.finish_round(PhaseTimes(1.0))
         told = rig.take()
         for event in told:
-            if event.type == "anomaly":
-                event.data.since = 0
+            if event.type in ("anomaly", "incident"):
+                event.data.since = event.data.suspect_ts = event.data.over = 0
             if event.type == "round.finished":
                 event.data.env_epochs_per_second = 0.0  # of this boot's epochs only
         return [repr((e.type, e.ctx, e.data)) for e in told]

@@ -64,7 +64,7 @@ def test_env_already_escalated_for_as_long_is_not_escalated_again() -> None:
 
 
 def test_mild_and_machine_anomalies_do_not_escalate() -> None:
-    levels, escalations = made()
+    levels, escalations = made(escalate_on="critical")
     assert escalations.on_anomalies([(anomaly(severity="warning"), 0), (anomaly("system"), None)]) == []
     levels, escalations = made(escalate_on="warning")
     assert len(escalations.on_anomalies([(anomaly(severity="warning"), 0)])) == 1

@@ -1,6 +1,6 @@
-"""Numbers of anomalies raised, by hour, severity and kind, in live events and late ones.
+"""Numbers of incidents, by hour, severity and kind, in live events and late ones.
 
-An anomaly that grows worse counts once as a warning and once as critical, each in the hour of its event; one
+An incident that grows worse counts once as a warning and once as critical, each in the hour of its event; one
 that only calms down does not count again. The order in which events come does not matter.
 """
 
@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from esper_overwatch.protocol.codec.json_lines import Event
-from esper_overwatch.protocol.messages.anomaly_guide import ROLLBACK
-from esper_overwatch.protocol.messages.events import Anomaly, GovernorRollback
+from esper_overwatch.protocol.messages.events import Incident
 
 from .time_series import SECOND
 
@@ -27,8 +26,8 @@ OTHER = "other"
 """Kind that counts all kinds beyond the limit."""
 
 
-class _Incident(NamedTuple):
-    """Times at which an anomaly was first a warning, and first critical, microseconds; 0 = never."""
+class _Counted(NamedTuple):
+    """Times at which an incident was first a warning, and first critical, microseconds; 0 = never."""
 
     kind: str
     warning: int = 0
@@ -47,21 +46,21 @@ class _Incident(NamedTuple):
 
 
 @dataclass
-class AnomalyHistory:
+class IncidentHistory:
     """Counts of the newest week."""
 
     _counts: Counter[tuple[int, str, str]] = field(default_factory=Counter)
     """Numbers by (hour since 1970, severity, kind)."""
-    _incidents: dict[Hashable, _Incident] = field(default_factory=dict)
-    """Incidents by source, kind and beginning."""
+    _incidents: dict[Hashable, _Counted] = field(default_factory=dict)
+    """Incidents by id."""
     _kinds: set[str] = field(default_factory=set)
     newest: int = 0
     """The newest hour that holds one."""
 
-    def copy(self) -> AnomalyHistory:
-        return AnomalyHistory(self._counts.copy(), self._incidents.copy(), self._kinds.copy(), self.newest)
+    def copy(self) -> IncidentHistory:
+        return IncidentHistory(self._counts.copy(), self._incidents.copy(), self._kinds.copy(), self.newest)
 
-    def cut(self, until: int) -> AnomalyHistory:
+    def cut(self, until: int) -> IncidentHistory:
         """Counts of the events up to a time, microseconds."""
         last = until // HOUR
         found = Counter({key: number for key, number in self._counts.items() if key[0] < last})
@@ -73,22 +72,19 @@ class AnomalyHistory:
             kept[key] = each._replace(warning=warning, critical=critical)
             found.update({hour: 1 for hour in each.counted(until) if hour[0] == last})
         kinds = {kind for _, _, kind in found} | {each.kind for each in kept.values()}
-        return AnomalyHistory(found, kept, kinds, max((hour for hour, _, _ in found), default=0))
+        return IncidentHistory(found, kept, kinds, max((hour for hour, _, _ in found), default=0))
 
     def fold(self, event: Event) -> None:
         data = event.data
-        if isinstance(data, GovernorRollback):
-            self._add((event.ctx.env, ROLLBACK, event.ts), ROLLBACK, "critical", event.ts)
-        elif isinstance(data, Anomaly) and data.active and data.severity in ("warning", "critical"):
-            key = (data.source, data.kind, data.since or event.ts)
-            self._add(key, data.kind, data.severity, event.ts)
+        if isinstance(data, Incident) and data.active and data.severity in ("warning", "critical"):
+            self._add(data.id, data.kind, data.severity, event.ts)
 
     def _add(self, key: Hashable, kind: str, severity: str, ts: int) -> None:
         if kind not in self._kinds:
             if len(self._kinds) >= MAX_KINDS:
                 kind = OTHER
             self._kinds.add(kind)
-        before = self._incidents.get(key, _Incident(kind))
+        before = self._incidents.get(key, _Counted(kind))
         if severity == "warning":
             after = before._replace(warning=min(before.warning or ts, ts))
         else:
@@ -114,7 +110,7 @@ class AnomalyHistory:
             del self._counts[key]
 
     def by_hour(self, severity: str, now: int, count: int) -> list[int]:
-        """Anomalies raised in each of `count` hours, the last one being that of `now`."""
+        """Incidents of each of `count` hours, the last one being that of `now`."""
         last = now // HOUR
         found = [0] * count
         for (hour, each, _), number in self._counts.items():

@@ -1,0 +1,145 @@
+"""Incidents, open and over: the unacknowledged ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
+from esper_overwatch.overwatch_tui.model.incidents import IncidentRecord
+from esper_overwatch.overwatch_tui.render.format import format_duration
+from esper_overwatch.overwatch_tui.render.incident_rows import (
+    INCIDENT_FIELDS,
+    current_incident,
+    incident_fields,
+    listed_incidents,
+)
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, cut_text
+from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.theme import severity_label
+
+from .incident_detail import curve_of, detail_lines, history_lines
+
+MIN_DETAIL_LINES = 12
+"""Lines left under the list that are worth the selected record's guide."""
+
+
+def num_waiting(inputs: PanelInputs) -> int:
+    return len(inputs.state.incidents.unseen(inputs.now))
+
+
+def title(inputs: PanelInputs) -> str:
+    return f"INCIDENTS {num_waiting(inputs)} unacked"
+
+
+def note(inputs: PanelInputs) -> str:
+    return inputs.view.filter_note("incidents") or "a ack  m mute"
+
+
+def keys(inputs: PanelInputs) -> Sequence[Hashable]:
+    return [record.key for record in listed_incidents(inputs)]
+
+
+def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
+    return 2, min(8, max(4, len(inputs.state.incidents) + 1))
+
+
+def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
+    """A line per record; in its own view, below, counts by hour and the selected one's guide."""
+    records = listed_incidents(inputs)
+    is_view = inputs.view.name == "incidents"
+    if not records and "incidents" in inputs.view.filters:
+        text = inputs.view.empty_text("incidents", "incident", "")
+        return Drawn([Row().put(f" {text}", "dim").line(width)])
+    if not records:
+        fresh = inputs.link.is_current and inputs.state.is_measured
+        text = "none since the run was started" if inputs.state.is_measured else "nothing measured yet"
+        lines = [Row().put(f" {text}", "ok" if fresh else "dim").line(width)]
+        if is_view:
+            lines = fill_with_charts(inputs, [*lines, EMPTY, *history_lines(inputs, width)], width, height)
+        return Drawn(lines)
+    if not is_view:
+        return _list(inputs, records, width, height)
+    below = height - len(records)
+    # The counts are of all incidents: beside a filtered list they would mislead.
+    counts = [] if "incidents" in inputs.view.filters else [EMPTY, *history_lines(inputs, width)]
+    listed = _list(inputs, records, width, min(height - len(counts), len(records)))
+    if below < MIN_DETAIL_LINES:
+        fill = [EMPTY] * (height - len(listed.lines) - len(counts))
+        return listed._replace(lines=[*listed.lines, *fill, *counts])
+    if below < MIN_DETAIL_LINES + len(counts):
+        counts = []
+    full = detail(inputs, width, below - len(counts) - 1)
+    return listed._replace(lines=[*listed.lines, *counts, EMPTY, *full.lines][:height])
+
+
+def _list(inputs: PanelInputs, records: list[IncidentRecord], width: int, height: int) -> Drawn:
+    order = [record.key for record in records]
+    scroll = inputs.view.visible_rows("incidents", order, height, top=0)
+    current = current_incident(inputs)
+    at = inputs.view.selected_index("incidents", order)
+    at = order.index(current.key) if current is not None and current.key in order else at
+    lines = [
+        _line(inputs, record, width, selected=i == at)
+        for i, record in enumerate(records[scroll.rows], scroll.start)
+    ]
+    return Drawn(lines, scroll)
+
+
+def _line(inputs: PanelInputs, record: IncidentRecord, width: int, *, selected: bool) -> Line:
+    data = record.data
+    style = data.severity if record.is_waiting else "dim"
+    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus")
+    row.put("!" if record.is_waiting else " ", style)
+    row.put(severity_label(data.severity) if data.active else "over", style, 5)
+    row.put(data.title, style).put(f"  {data.scope}", "bold" if record.is_waiting else "")
+    tail = [format_duration(inputs.seconds_since(data.over or data.since))]
+    if record.is_muted(inputs.now):
+        tail.insert(0, "muted")
+    if record.is_acked:
+        tail.insert(0, "acked")
+    text = " ".join(tail)
+    room = width - 1 - len(text)
+    if data.suspect and room - row.width > 24:
+        row.put("  after ", "dim").put(cut_text(data.suspect, room - row.width - 2), "accent")
+    if row.width > room - 1:
+        row = Row().add(row.line(max(1, room - 1)))
+    return row.to(room).put(text, "dim").line(width, selected=selected)
+
+
+def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
+    records = listed_incidents(inputs)
+    if not records:
+        return body(inputs, width, height)
+    record = records[inputs.view.selected_index("incidents", [r.key for r in records])]
+    return Drawn(detail_lines(inputs, record, width, height))
+
+
+def charts(inputs: PanelInputs) -> list[str]:
+    """Curve of the selected record's signal."""
+    records = listed_incidents(inputs)
+    if not records:
+        return []
+    name = curve_of(records[inputs.view.selected_index("incidents", [r.key for r in records])])
+    return [name] if inputs.history(name) is not None else []
+
+
+def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
+    return [
+        {**incident_fields(one, inputs.now), "since": one.data.since, "over": one.data.over}
+        for one in listed_incidents(inputs)
+    ]
+
+
+RENDERER = Renderer(
+    title=title,
+    body=body,
+    needs=needs,
+    note=note,
+    keys=keys,
+    detail=detail,
+    fields=lambda _: INCIDENT_FIELDS,
+    records=records,
+    charts=charts,
+    num_waiting=num_waiting,
+)
