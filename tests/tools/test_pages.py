@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 
 from esper_overwatch.protocol.messages.anomaly_guide import ANOMALY_GUIDES, ROLLBACK
-from esper_overwatch.protocol.server.alarm import ALARMS, LOOP_KINDS
+from esper_overwatch.protocol.server.alarm import ALARMS
 from esper_overwatch.trainer.config.load import OPTIONS
 from esper_overwatch.trainer.telemetry.anomalies import CHECKS
 from tools import anomalies_page
 
 CODE = re.compile(r"`([^`]+)`")
+
+LOOP_KINDS = ("silent", "slow_steps", "nonfinite", "stalled")
+"""Kinds that are raised of a loop that publishes, and of what it logs."""
 
 
 def test_the_page_of_anomalies_is_up_to_date() -> None:
