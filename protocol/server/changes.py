@@ -18,8 +18,8 @@ BUSY_CPU_PERCENT = 85.0
 """Of the whole machine: from here on the others have a part in what is slow."""
 MAX_CHANGES = 64
 _NOT_OF_TRAINING = ("telemetry.", "checkpoint.", "profiler.", "journal.", "wire.")
-_OF_TRAINING = frozenset({"seed.germinate", "seed.prune", "pause", "resume"})
-_OF_MACHINE = frozenset({"telemetry.escalate", "telemetry.level", "profiler.start", "pause", "resume"})
+_OF_TRAINING = frozenset({"seed.germinate", "seed.prune"})
+_OF_MACHINE = frozenset({"telemetry.escalate", "profiler.start"})
 
 
 class Change(NamedTuple):
@@ -46,7 +46,6 @@ class Changes:
         """Of the run, the newest last."""
         self._seeds: dict[int, Change] = {}
         """The newest operation on a seed, by env."""
-        self._level = "NORMAL"
         self._sample: ev.SystemSample | None = None
 
     def observe(self, spec: EventSpec, events: Sequence[Emitted], clock: int) -> None:
@@ -73,10 +72,9 @@ class Changes:
 
     def _busy_machine(self, clock: int) -> Change | None:
         sample = self._sample
-        machine = getattr(sample, "machine_cpu_percent", None)
-        if sample is None or machine is None or machine < BUSY_CPU_PERCENT:
+        if sample is None or (sample.machine_cpu_percent or 0.0) < BUSY_CPU_PERCENT:
             return None
-        own = sample.cpu_percent / max(sample.cores, 1)
+        machine, own = sample.machine_cpu_percent, sample.cpu_percent / (sample.machine_cores or sample.cores)
         text = f"the machine is busy: {machine:.0f} %, this run {own:.0f} %, load {sample.load1:.1f}"
         return Change(0, clock, text, "", of_run=False)
 
@@ -128,16 +126,11 @@ class Changes:
         match data.method:
             case "seed.germinate":
                 return f"seed.prune env={params.get('env')} slot={params.get('slot')}"
-            case "telemetry.level":
-                return f"telemetry.level level={self._level}"
             case "telemetry.escalate":
                 return f"op.cancel op={data.id}"
             case "profiler.start":
                 return "profiler.stop"
         return ""
-
-    def _telemetry(self, item: Emitted, clock: int) -> None:  # noqa: ARG002
-        self._level = cast(ev.TelemetryLevel, item.event).level
 
     def _seed(self, item: Emitted, clock: int) -> None:
         data = cast(ev.SeedStage, item.event)
@@ -162,7 +155,6 @@ class Changes:
 _HANDLERS = {
     ev.ParamChanged: Changes._parameter,
     ev.CommandAccepted: Changes._command,
-    ev.TelemetryLevel: Changes._telemetry,
     ev.SeedStage: Changes._seed,
     ev.RunStarted: Changes._started,
     ev.RoundStarted: Changes._round,

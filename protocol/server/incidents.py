@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 
 from esper_overwatch.protocol.messages import events as ev
@@ -59,8 +59,6 @@ class _Open:
     id: str
     group: str
     since: int
-    began: int
-    """On the clock of epochs, as all others here."""
     suspect: Change | None
     raised: dict[SignalKey, _Signal] = field(default_factory=dict)
     seen: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -68,7 +66,10 @@ class _Open:
     envs: set[int] = field(default_factory=set)
     severity: str = "info"
     last_raise: int = 0
+    """On the clock of epochs, as all others here."""
     quiet_since: int | None = None
+    is_changed: bool = True
+    """Signals came or went since it was told last."""
     told: ev.Incident | None = None
     told_at: int = -1
     worst: _Signal | None = None
@@ -100,8 +101,13 @@ class IncidentKeeper:
         """Take in events of one type."""
         self._tick(spec, events)
         if spec.cls is ev.Anomaly:
-            for item in events:
-                self._fold(cast(ev.Anomaly, item.event), item.env, item.ns // 1000)
+            touched = {
+                incident.id: incident
+                for item in events
+                if (incident := self._fold(cast(ev.Anomaly, item.event), item.env, item.ns // 1000))
+            }
+            for incident in touched.values():
+                self._judge(incident)
         elif spec.cls is ev.SeedStage:
             for item in events:
                 stage = cast(ev.SeedStage, item.event)
@@ -135,14 +141,15 @@ class IncidentKeeper:
             self._open.remove(incident)
             self._tell_one(incident, "over", events[-1].ns // 1000)
 
-    def _fold(self, anomaly: ev.Anomaly, env: int | None, ts: int) -> None:
+    def _fold(self, anomaly: ev.Anomaly, env: int | None, ts: int) -> _Open | None:
+        """Take in a signal; returns the incident that has changed."""
         key = (anomaly.source, anomaly.kind)
         incident = next((i for i in self._open if key in i.raised), None)
         if not anomaly.active:
             if incident is not None:
                 del incident.raised[key]
                 incident.quiet_since = None if incident.raised else self._clock
-            return
+            return incident
         signal = _Signal(anomaly, env, self._blueprints.get(anomaly.source))
         if incident is None:
             incident = self._incident_for(signal, ts)
@@ -152,7 +159,7 @@ class IncidentKeeper:
                 incident.envs.add(env)
         incident.raised[key] = signal
         incident.seen[anomaly.kind].add(anomaly.source)
-        self._judge(incident)
+        return incident
 
     def _incident_for(self, signal: _Signal, ts: int) -> _Open:
         """The open incident that a signal belongs to, or a new one."""
@@ -162,7 +169,7 @@ class IncidentKeeper:
                 return incident
         self._count += 1
         suspect = self._changes.suspect(group, signal.env, self._clock)
-        incident = _Open(f"{self._boot[:4]}-{self._count}", group, ts, self._clock, suspect)
+        incident = _Open(f"{self._boot[:4]}-{self._count}", group, ts, suspect)
         self._open.append(incident)
         return incident
 
@@ -186,32 +193,29 @@ class IncidentKeeper:
 
     def _judge(self, incident: _Open) -> None:
         """Find the incident's worst signal, and its severity: what is wide is a step worse."""
-        counts = Counter(signal.anomaly.kind for signal in incident.raised.values())
+        incident.is_changed = True
+        envs = defaultdict[str, set[int | None]](set)
+        counts = Counter[str]()
+        for signal in incident.raised.values():
+            envs[signal.anomaly.kind].add(signal.env)
+            counts[signal.anomaly.kind] += 1
 
         def rank(signal: _Signal) -> tuple[int, int, int]:
-            kind = signal.anomaly.kind
+            kind, own = signal.anomaly.kind, SEVERITY_RANK[signal.anomaly.severity]
+            if signal.env is not None:
+                is_wide = len(envs[kind]) >= max(MIN_WIDE_ENVS, WIDE_SHARES[own] * self._num_envs)
+                own = min(own + is_wide, len(SEVERITIES) - 1)
             order = next((i for i, part in enumerate(_STEP_ORDER) if part in kind), len(_STEP_ORDER))
-            return self._severity_rank(incident, signal), -order, counts[kind]
+            return own, -order, counts[kind]
 
+        if not incident.raised:
+            return  # its last one stays what it was
         incident.worst = max(incident.raised.values(), key=rank)
-        found = rank(incident.worst)[0]
+        found, _, _ = rank(incident.worst)
         if found > SEVERITY_RANK[incident.severity]:
             incident.severity = SEVERITIES[found]
-            if (
-                incident.suspect is None
-            ):  # it was of no account until now, and something may have changed since
-                worst = incident.worst
-                incident.suspect = self._changes.suspect(incident.group, worst.env, self._clock)
-
-    def _severity_rank(self, incident: _Open, signal: _Signal) -> int:
-        own = SEVERITY_RANK[signal.anomaly.severity]
-        if incident.group != "hosts" or signal.env is None:
-            return own
-        kind = signal.anomaly.kind
-        envs = {each.env for each in incident.raised.values() if each.anomaly.kind == kind}
-        share = WIDE_SHARES[own]
-        is_wide = len(envs) >= max(MIN_WIDE_ENVS, share * self._num_envs)
-        return min(own + is_wide, len(SEVERITIES) - 1)
+            if incident.suspect is None:  # it was of no account, and something may have changed since
+                incident.suspect = self._changes.suspect(incident.group, incident.worst.env, self._clock)
 
     def _tell(self) -> None:
         """Emit incidents that have begun or grown worse; their other changes once an epoch."""
@@ -221,12 +225,15 @@ class IncidentKeeper:
                 self._tell_one(incident, "began")
             elif told.severity != incident.severity:
                 self._tell_one(incident, "worse")
-            elif incident.told_at < self._clock and self._event(incident, told.change) != told:
+            elif incident.is_changed and incident.told_at < self._clock:
                 self._tell_one(incident, "changed")
 
     def _tell_one(self, incident: _Open, change: ev.IncidentChange, over: int = 0) -> None:
-        incident.told, incident.told_at = self._event(incident, change, over), self._clock
-        self._emit(incident.told)
+        told = self._event(incident, change, over)
+        incident.is_changed, incident.told_at = False, self._clock
+        if incident.told is None or replace(told, change=incident.told.change) != incident.told:
+            incident.told = told
+            self._emit(told)
 
     def _event(self, incident: _Open, change: ev.IncidentChange, over: int = 0) -> ev.Incident:
         worst, suspect = incident.worst, incident.suspect

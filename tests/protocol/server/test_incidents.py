@@ -112,6 +112,28 @@ def test_a_note_that_grows_worse_looks_for_its_suspect_again() -> None:
     assert (run.told[-1].change, run.told[-1].suspect) == ("worse", "ppo.learning_rate 0.001 -> 1 by me")
 
 
+def test_it_is_named_by_what_is_still_raised() -> None:
+    """Before, it kept the name of a signal that was over while others went on."""
+    run = Run()
+    run.signal("env03", "loss_nonfinite")
+    run.epochs(1)
+    run.signal("env03", "degraded", "info")
+    run.epochs(1)
+    run.signal("env03", "loss_nonfinite", active=False)
+    run.epochs(1)
+    (found,) = run.open().values()
+    assert (found.kind, found.severity, found.signals) == ("degraded", "warning", 1)
+
+
+def test_hosts_that_follow_the_policy_are_counted_too() -> None:
+    run = Run()
+    run.tell(ev.ParamChanged(key="host.learning_rate", old=0.05, new=10.0, by="me/1"))
+    run.signal("critic", "value_collapse")
+    for env in range(4):
+        run.signal(f"env{env:02d}", "gradient_vanishing")
+    assert run.told[-1].severity == "critical"
+
+
 def test_an_old_change_is_not_suspected() -> None:
     run = Run()
     run.tell(ev.ParamChanged(key="host.learning_rate", old=0.05, new=0.04, by="esper-tui/0.2.0"))
