@@ -32,6 +32,8 @@ EPSILON = 1e-6
 MAX_STEP = 2.0
 """A sample counts in a trusted average as at most this multiple of it, and as at least its inverse: else the
 average would hold an outburst for long, and what is healthy again would be far from it."""
+FAST_MOMENTUM = 0.9
+"""Averages up to this momentum forget within some epochs, and have to follow what changes fast."""
 MAX_USUAL_RATIO = 2.0
 """Largest multiple of the usual drift that a sample counts as in it."""
 SIGNALS = ("norm_drift", "health_drift")
@@ -95,7 +97,7 @@ class Average:
         drift: Floats = np.abs(sample - average) / np.maximum(average, EPSILON)
         taken = np.isfinite(sample)
         beta = np.where(taken, self._momentum, 1.0)
-        is_known = average >= EPSILON  # a NaN is not
+        is_known = (average >= EPSILON) & (self._momentum > FAST_MOMENTUM)  # a NaN is not known
         bounded = np.where(is_known, np.clip(sample, average / MAX_STEP, MAX_STEP * average), sample)
         self._moment = beta * self._moment + (1.0 - beta) * np.where(taken, bounded, 0.0)
         self._weight = beta * self._weight + (1.0 - beta)

@@ -378,7 +378,7 @@ def test_what_has_just_begun_is_not_judged() -> None:
     assert feed(9) == [], "what is raised stays raised"
     found.remove_sources("env", np.array([True, False, False]))
     assert [e.active for e in told(emitter)] == [False]
-    assert feed(4) == [], "fresh hosts begin anew"
+    assert feed(4) == [], "fresh hosts have a warm-up of their own"
 
 
 def test_every_check_has_its_threshold_and_its_hint() -> None:

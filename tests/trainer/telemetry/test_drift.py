@@ -15,6 +15,7 @@ from esper_overwatch.trainer.config.anomaly_options import DriftConfig
 from esper_overwatch.trainer.telemetry.drift import (
     DEFAULTS,
     EPSILON,
+    FAST_MOMENTUM,
     MAX_STEP,
     MAX_USUAL_RATIO,
     DriftMonitor,
@@ -46,7 +47,8 @@ def bounded_average(samples: list[float], smoothing: Smoothing) -> float:
     kept: list[float] = []
     for t, x in enumerate(samples):
         before = closed_form(np.array(kept), smoothing.momentum) if t >= smoothing.warmup else 0.0
-        kept.append(min(max(x, before / MAX_STEP), MAX_STEP * before) if before >= EPSILON else x)
+        is_cut = before >= EPSILON and smoothing.momentum > FAST_MOMENTUM
+        kept.append(min(max(x, before / MAX_STEP), MAX_STEP * before) if is_cut else x)
     return closed_form(np.array(kept), smoothing.momentum)
 
 

@@ -225,7 +225,7 @@ CASES = {
     "a NaN in an env's weights": Case("loss_nonfinite", ENV, poisoned, 1, RULED),
     "a slowed data path": Case("slow_epochs", "system", slowed, 8, RULED),
     "a filled queue": Case("queue_drops", "telemetry", flooded, 1, RULED),
-    "hosts that do not learn": Case("stalled", ENV, frozen, 20, RULED),
+    "hosts that do not learn": Case("stalled", ENV, frozen, 24, RULED),
     "a head's logits collapsed": Case("entropy_collapse", "policy.tempo", logits_collapsed, 64, LEARNED, 8),
     "a policy that moves too far": Case("kl_spike", "policy", moves_too_far, 16, LEARNED, 2),
     "a broken critic": Case("value_collapse", "critic", critic_broken, 80, LEARNED, 10),
