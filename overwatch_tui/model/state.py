@@ -174,7 +174,7 @@ class State:
 
     def policy_limits(self, name: str) -> list[float]:
         """The limits of a field of `PPOUpdate` that were in force in the newest; empty where none were."""
-        return self.ppo.limits.get(name, []) if self.ppo is not None else []
+        return (self.ppo.limits or {}).get(name, []) if self.ppo is not None else []
 
     def policy_severity(self, name: str, value: float | None) -> str | None:
         """Severity of a value of a field of `PPOUpdate` by those limits: a colour, no alarm."""

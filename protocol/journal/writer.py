@@ -114,7 +114,7 @@ class Journal:
         self.error: str | None = None
         """The disk's current error; None while it takes everything."""
         self.is_full = False
-        """That error is that there is no room: on the disk, or of the user's share of it."""
+        """True if the disk, or the user's share of it, has no room left."""
         self.lost = 0
         """Events that could not be kept while the disk refused."""
         self._waiting = bytearray()

@@ -22,7 +22,7 @@ class AnomalyGuide(NamedTuple):
 
 
 ROLLBACK = "rollback"
-"""Kind of what the governor does too often, or to many envs at once; one rollback is no anomaly."""
+"""Kind of rollbacks that are too many, of one env or of many envs at once; a single one raises nothing."""
 
 ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
     "loss_nonfinite": AnomalyGuide(

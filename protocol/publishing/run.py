@@ -301,7 +301,7 @@ class PublishedRun:
     def watch(self, name: str, *, better: Literal["max", "min"] = "max", patience: int) -> None:
         """Ask for a warning (`stalled`) while a metric does not become better for many steps.
 
-        NaN, infinite values and silence are told of unasked. A later call for the same metric begins anew.
+        NaN, infinite values and silence are judged without it. A later call for a metric replaces the earlier.
 
         Args:
             name: of a metric, as it is logged.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
 
 from esper_overwatch.protocol.messages.events import EvaluationFinished, PPOUpdate, TeacherRound
 from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op
@@ -38,7 +41,16 @@ def update_event(statistics: UpdateStatistics, limits: Mapping[str, list[float]]
             for group, row in zip(FEATURE_GROUPS, statistics.features.tolist(), strict=True)
         },
     }
-    return PPOUpdate(**fields, limits=dict(limits or {}))
+    return PPOUpdate(**_shortest(fields), limits=dict(limits) if limits else None)
+
+
+def _shortest(value: Any) -> Any:
+    """Numbers that a device gave as float32, as the shortest decimals that are the same float32."""
+    if isinstance(value, dict):
+        return {key: _shortest(each) for key, each in value.items()}
+    if type(value) is float and math.isfinite(value) and float(single := np.float32(value)) == value:
+        return float(str(single))
+    return value
 
 
 def teacher_event(report: TeacherReport) -> TeacherRound:

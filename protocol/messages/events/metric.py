@@ -153,9 +153,13 @@ class PPOUpdate:
     explained_variance_within: float | None = None
     """Of the rewards that followed, between envs at the same epoch: what the critic knows of an env beyond
     the time, which alone can explain most of `explained_variance`. Null where all envs earned the same."""
-    limits: dict[str, list[float]] = field(default_factory=dict)
+    limits: dict[str, list[float]] | None = None
     """By field the limit of a warning and, where there is one, of a critical value, as they were in force; a
-    field that is not judged yet has none."""
+    field that is not judged yet has none. Missing where nothing is judged."""
+
+    def __post_init__(self) -> None:
+        if self.limits is None:  # the class has it, and the line is shorter
+            self.__dict__.pop("limits", None)
 
 
 @event("teacher.round", "metric", keep=200)
