@@ -301,7 +301,7 @@ class PublishedRun:
     def watch(self, name: str, *, better: Literal["max", "min"] = "max", patience: int) -> None:
         """Ask for a warning (`stalled`) while a metric does not become better for many steps.
 
-        NaN, infinite values and silence are judged without it. A later call for a metric replaces the earlier.
+        NaN, infinite values and silence are judged without it. A metric named again gets the later limits.
 
         Args:
             name: of a metric, as it is logged.
