@@ -320,7 +320,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {_key_for(key): plain(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: plain(item) for name, item in vars(value).items()}  # a field that was left out stays so
     if type(value).__module__ == "numpy":
         return plain(value.tolist())
     raise TypeError(f"a {type(value).__name__} has no form in JSON")

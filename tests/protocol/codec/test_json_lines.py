@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 import jsonschema
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.schema import json_schema
 from esper_overwatch.protocol.messages.vocabulary import LEVELS, STREAMS
 from tests.protocol.values import events_of, same
+from tools.message_examples import example
 
 contexts = st.builds(
     ev.Context,
@@ -68,6 +70,12 @@ def test_absent_and_not_a_number_stay_apart() -> None:
     assert norm[0] is None
     assert np.isnan(norm[1])
     assert norm[2:] == [float("inf"), float("-inf")]
+
+
+@pytest.mark.parametrize("loss", [0.5, float("nan")])
+def test_field_left_out_stays_so_beside_any_number(loss: float) -> None:
+    update = msgspec.convert(example(ev.PPOUpdate) | {"policy_loss": loss, "limits": None}, ev.PPOUpdate)
+    assert "limits" not in json.loads(encode_event(1, 2, ev.Context(), update))["data"]
 
 
 @pytest.mark.parametrize("unmeasured", [0, 1, 3])
