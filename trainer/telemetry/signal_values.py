@@ -268,12 +268,15 @@ def others_share(sample: SystemSample) -> float:
 
 
 def telemetry_share(times: PhaseTimes) -> float:
-    """Share of an epoch's time that telemetry took: by its CPU time where that is less than the clock's.
+    """Share of an epoch's time that telemetry took, by the clock, or of its CPU time where that is less.
 
     On a machine that others use too the clock also counts while the process waits for its turn.
     """
-    by_clock = times.phases.get("telemetry", 0.0)
-    return min(by_clock, times.cpu_phases.get("telemetry", by_clock)) / times.seconds
+    share = times.phases.get("telemetry", 0.0) / times.seconds
+    if "telemetry" not in times.cpu_phases:
+        return share
+    whole = sum(times.cpu_phases.values())
+    return min(share, times.cpu_phases["telemetry"] / whole) if whole else share
 
 
 def loss_readings(frame: HostFrame) -> dict[str, Floats]:

@@ -15,8 +15,10 @@ from esper_overwatch.trainer.telemetry.signal_values import (
     MIN_EPISODES,
     MIN_RETURN_SPREAD,
     ReturnRecord,
+    telemetry_share,
     update_readings,
 )
+from esper_overwatch.trainer.telemetry.timer import PhaseTimes
 
 from .rig import Rig, healthy_update
 
@@ -78,3 +80,11 @@ def test_seed_without_tensors_has_no_gradient_to_vanish(parameters: int) -> None
     seeds = {f"env0{env}.r0c0" for env in range(4)}
     assert vanished == drifting == (seeds if parameters else set())
     assert norms == [0.0 if parameters else None] * 16
+
+
+def test_busy_neighbour_does_not_make_telemetry_long() -> None:
+    waited = PhaseTimes(1.0, {"train": 0.9, "telemetry": 0.1}, {"train": 0.9, "telemetry": 0.1})
+    assert telemetry_share(waited) == pytest.approx(0.1)
+    by_cpu = dataclasses.replace(waited, cpu_phases={"train": 1.8, "telemetry": 0.04})  # two threads train
+    assert telemetry_share(by_cpu) == pytest.approx(0.04 / 1.84)
+    assert telemetry_share(dataclasses.replace(waited, cpu_phases={})) == pytest.approx(0.1)
