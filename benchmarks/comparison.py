@@ -33,7 +33,7 @@ from esper_overwatch.trainer.hosts.task_defaults import resolve_task_defaults
 from .report import finish
 
 FULL = (
-    "no_growth,random,heuristic,fixed,constant,halving,oracle,"
+    "no_growth,random,heuristic,fixed,constant,constant@5,oracle,"
     "ppo,ppo+shuffled,constant+shuffled,ppo+told,static"
 )
 SMALL = "no_growth,random,ppo"

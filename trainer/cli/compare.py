@@ -14,7 +14,7 @@ from esper_overwatch.protocol.errors import INTERRUPTED_EXIT
 from esper_overwatch.protocol.extras import require
 from esper_overwatch.protocol.storage.folders import write_atomically
 from esper_overwatch.trainer.compare.page import render_page
-from esper_overwatch.trainer.compare.policy_words import DEFAULT_POLICIES, parse_policies
+from esper_overwatch.trainer.compare.policy_words import default_policies, parse_policies
 from esper_overwatch.trainer.compare.tables import make_tables
 from esper_overwatch.trainer.config import load as settings
 
@@ -93,8 +93,8 @@ def compare(
 ) -> None:
     """Compare policies on held-out hosts: return, test accuracy, added parameters, paired differences.
 
-    Rivals: no_growth, random, heuristic, fixed, constant (the best of all constant schedules), halving,
-    oracle (the best constant of each task), static (the seeds that ppo ends with, from the first epoch).
+    Rivals: no_growth, random, heuristic, fixed, constant (the best of all constant schedules), constant@5
+    (planted at epoch 5), oracle (the best of each task), static (the seeds that ppo ends with, at once).
     Controls: ppo+shuffled (measurements of another host), ppo+told (the task is shown), constant+shuffled.
     Ctrl-C ends it; the same command goes on.
     """
@@ -118,7 +118,7 @@ def compare(
 
     limit_threads()
     sourced = with_policy_options(sourced)
-    words = parse_policies(policies or DEFAULT_POLICIES)
+    words = parse_policies(policies) or default_policies(sourced.config.episode_epochs)
     named = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
     request = ComparisonRequest(words, seeds, episodes, HeldOutHosts(host_seed, hosts, named))
     configure_allocator(sourced.config.cuda, os.environ)

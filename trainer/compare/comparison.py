@@ -18,7 +18,7 @@ from esper_overwatch.trainer.episode_table import EpisodeTable
 from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
 
 from .cells import CellStore
-from .policy_words import Word
+from .policy_words import SEARCHED, Word
 from .progress import Progress
 from .results import PolicyResult, summarise
 from .steps import Step, Steps
@@ -67,19 +67,35 @@ def compare(
     bench = Workbench(cfg, data, request.held_out, device)
     steps = Steps(bench, request.episodes, store, progress)
     try:
+        _check_words(request.words, cfg)
         _check_teacher(request, cfg)
         _check_files(request.words, bench)
         plays = {word: _plays_of(word, request, steps, bench) for word in request.words}
-        _compute(_in_order(step for of_word in plays.values() for step in of_word), store, progress)
+        again = {
+            word: _plays_of(word, request, steps, bench, search=2)
+            for word in request.words
+            if word == Word(word.base) and word.base in SEARCHED
+        }
+        every = [*plays.values(), *again.values()]
+        _compute(_in_order(step for of_word in every for step in of_word), store, progress)
     finally:
         bench.close()
-    results = [_result_of(word, of_word, steps) for word, of_word in plays.items()]
+    results = [_result_of(word, of_word, again.get(word, ()), steps) for word, of_word in plays.items()]
     unseen = [task for task in bench.tasks if task not in bench.trained_tasks]
     return summarise(results, unseen) | {
         "seeds": request.seeds,
         "episodes": request.episodes,
         "host_parameters": bench.host_parameters,
     }
+
+
+def _check_words(words: Iterable[Word], cfg: Config) -> None:
+    """Refuse a policy that would plant after the last epoch."""
+    for word in words:
+        if word.epoch >= cfg.episode_epochs:
+            raise ConfigError(
+                f"--policy {word}: it would never plant; name an epoch from 0 to {cfg.episode_epochs - 1}"
+            )
 
 
 def _check_teacher(request: ComparisonRequest, cfg: Config) -> None:
@@ -102,9 +118,14 @@ def _check_files(words: Iterable[Word], bench: Workbench) -> None:
         bench.saved_network(path)
 
 
-def _plays_of(word: Word, request: ComparisonRequest, steps: Steps, bench: Workbench) -> list[Step]:
-    """A policy's episodes on the held-out hosts: of each seed, or once."""
-    episodes = request.episodes
+def _plays_of(
+    word: Word, request: ComparisonRequest, steps: Steps, bench: Workbench, search: int = 1
+) -> list[Step]:
+    """A policy's episodes on the held-out hosts: of each seed, or once.
+
+    Args:
+        search: seed of the hosts that schedules are searched on.
+    """
     if word.base == "ppo":
         seeds = range(1, request.seeds + 1)
         return [steps.play(word, (steps.training(word.control, seed),), seed) for seed in seeds]
@@ -112,11 +133,8 @@ def _plays_of(word: Word, request: ComparisonRequest, steps: Steps, bench: Workb
         of = PPO if PPO in request.words else Word("constant")
         others = _plays_of(of, request, steps, bench)
         return [steps.play(word, (other,), number) for number, other in enumerate(others, start=1)]
-    if word.base == "oracle":
-        share = max(1, episodes // len(bench.tasks))
-        return [steps.play(word, tuple(steps.search("constant", (t,), share) for t in bench.tasks))]
-    if word.base in ("constant", "halving"):
-        return [steps.play(word, (steps.search(word.base, bench.trained_tasks, episodes),))]
+    if word.base in SEARCHED:
+        return [steps.play(word, (steps.search(word.base, search),))]
     return [steps.play(word)]
 
 
@@ -159,7 +177,7 @@ def _compute_free(missing: Sequence[Step], store: CellStore, progress: Progress)
     return mine
 
 
-def _result_of(word: Word, plays: Sequence[Step], steps: Steps) -> PolicyResult:
+def _result_of(word: Word, plays: Sequence[Step], again: Sequence[Step], steps: Steps) -> PolicyResult:
     results = [steps.result(play) for play in plays]
     training: dict[str, Any] = {}
     if word.base == "ppo":
@@ -170,7 +188,9 @@ def _result_of(word: Word, plays: Sequence[Step], steps: Steps) -> PolicyResult:
             "explained_variance_within": [_last_quarter(one["curve"]) for one in figures],
         }
     tables = [EpisodeTable.from_builtins(result["table"]) for result in results]
-    return PolicyResult(word, tables, str(results[0]["note"]), training)
+    others = [steps.result(play) for play in again]
+    second = [(EpisodeTable.from_builtins(other["table"]), str(other["note"])) for other in others]
+    return PolicyResult(word, tables, str(results[0]["note"]), training, second)
 
 
 def _last_quarter(curve: Sequence[Mapping[str, float | None]]) -> float | None:

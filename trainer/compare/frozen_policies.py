@@ -1,4 +1,4 @@
-"""Policies that are only compared: plans, hosts that begin with all their seeds, controls."""
+"""Policies that are only compared: schedules, hosts that begin with all their seeds, controls."""
 
 from __future__ import annotations
 
@@ -14,31 +14,58 @@ from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.evaluation.frozen_policy import FrozenPolicy
 from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.hosts.slot_plan import Topology
+from esper_overwatch.trainer.policy.actions import ActionSpace, Logits
 from esper_overwatch.trainer.policy.actor import Actor
-from esper_overwatch.trainer.policy.baselines import NO_SEED
+from esper_overwatch.trainer.policy.baselines import NO_SEED, no_growth, schedules
 from esper_overwatch.trainer.policy.network import ActorCritic
 from esper_overwatch.trainer.policy.observation import Observation, ObservationBuilder
 
 from .observations import ChangedObservations, RevealedTasks, shuffle_measurements
-from .plans import Plan, plan_rule
+
+Choose = Callable[[Tensor], Tensor]
+"""Base columns of the observations up to an epoch, [T, N, columns] -> what each env plants, int64 [N, S], see
+`baselines.schedules`."""
 
 
 @dataclass(frozen=True)
-class PlanPolicy(FrozenPolicy):
-    """A plan for each host."""
+class ScheduledPolicy(FrozenPolicy):
+    """A schedule for each host, chosen at an epoch by what the host has shown until then.
 
-    plans: tuple[Plan, ...] = ()
+    Attributes:
+        choose: called once in an episode.
+        epoch: from 0; nothing is planted before it.
+    """
+
+    choose: Choose = lambda seen_TN: torch.full((seen_TN.shape[1], 0), NO_SEED)
+    epoch: int = 0
 
     @classmethod
-    def of(cls, plans: Sequence[Plan]) -> PlanPolicy:
-        """Host i follows `plans[i]`."""
-        return cls("no_growth", plans=tuple(plans))
+    def by(cls, choose: Choose, epoch: int = 0) -> ScheduledPolicy:
+        """Decide at an epoch."""
+        return cls("no_growth", choose=choose, epoch=epoch)
+
+    @classmethod
+    def of(cls, plant_NS: Tensor, epoch: int = 0) -> ScheduledPolicy:
+        """Host i follows the schedule `plant_NS[i]`, whatever it shows."""
+        return cls.by(lambda _: plant_NS, epoch)
 
     def make_actor(
         self, cfg: Config, population: Population, device: torch.device, first_env: int = 0
     ) -> Actor:
         actor = super().make_actor(cfg, population, device, first_env)
-        actor.rule = plan_rule(self.plans, cfg.reward.rent, device)
+        seen_T: list[Tensor] = []
+        planted: list[Tensor] = []
+
+        def rule(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:
+            """Called once in each epoch of the one episode that an actor lives for."""
+            seen_T.append(seen.base)
+            if len(seen_T) <= self.epoch:
+                return no_growth(space, legal, blueprint, seen)
+            if not planted:
+                planted.append(self.choose(torch.stack(seen_T)).to(legal.device))
+            return schedules(planted[0])(space, legal, blueprint, seen)
+
+        actor.rule = rule
         return actor
 
 

@@ -10,7 +10,9 @@ from esper_overwatch.protocol.errors import EsperError
 
 RULES = ("no_growth", "random", "heuristic", "fixed")
 """Rivals that are neither searched nor trained."""
-RIVALS = (*RULES, "constant", "halving", "oracle", "static")
+SEARCHED = ("constant", "oracle")
+"""Rivals whose schedules are searched, twice."""
+RIVALS = (*RULES, *SEARCHED, "static")
 CONTROLS = ("shuffled", "told")
 ABOUT = {
     "no_growth": "never plants",
@@ -18,22 +20,12 @@ ABOUT = {
     "heuristic": "plants where a host stands still, keeps what helps",
     "fixed": "convolutions in the first two slots",
     "constant": "the best of all constant schedules, found with as many episodes as PPO is trained with",
-    "halving": "a seed in every slot, then the weaker halves go; the best of one for each blueprint",
     "oracle": "the best constant schedule of each task, which it knows: a ceiling",
     "static": "the seeds that ppo (else constant) ends with, all there and blended from the first epoch",
     "ppo": "trained, greedy",
 }
-DEFAULT_POLICIES = (
-    "no_growth",
-    "random",
-    "heuristic",
-    "fixed",
-    "constant",
-    "halving",
-    "oracle",
-    "static",
-    "ppo",
-)
+LATE_EPOCH = 5
+"""Epoch of the default comparison at which the best constant schedule is planted once more."""
 
 
 class UnknownPolicy(EsperError):
@@ -49,18 +41,27 @@ class Word:
     Attributes:
         base: one of `ABOUT`, or a file's path.
         control: one of `CONTROLS`, or empty.
+        epoch: from 0, at which `constant` plants.
     """
 
     base: str
     control: str = ""
+    epoch: int = 0
 
     def __str__(self) -> str:
-        return f"{self.base}+{self.control}" if self.control else self.base
+        late = f"@{self.epoch}" if self.epoch else ""
+        return f"{self.base}{late}" + (f"+{self.control}" if self.control else "")
 
     @property
     def path(self) -> Path | None:
         """Path of the policy's file; None where the word names none."""
         return None if self.base in ABOUT else Path(self.base)
+
+
+def default_policies(episode_epochs: int) -> tuple[Word, ...]:
+    """Every rival and `ppo`."""
+    late = (f"constant@{LATE_EPOCH}",) if episode_epochs > LATE_EPOCH else ()
+    return parse_policies([*RULES, "constant", *late, "oracle", "static", "ppo"])
 
 
 def parse_policies(texts: Iterable[str]) -> tuple[Word, ...]:
@@ -74,9 +75,16 @@ def parse_policies(texts: Iterable[str]) -> tuple[Word, ...]:
 
 
 def _parse(name: str) -> Word:
-    base, plus, control = name.partition("+")
-    if base not in ABOUT and Path(name).is_file():
+    if name not in ABOUT and Path(name).is_file():
         return Word(name)
+    base, plus, control = name.partition("+")
+    kind, at, epoch = base.partition("@")
+    if at and kind in ABOUT:
+        if kind != "constant" or not (epoch.isascii() and epoch.isdigit()):
+            raise UnknownPolicy(
+                f"--policy {name}: only constant has an epoch, from 0, at which it plants: constant@5"
+            )
+        base = kind
     if base not in ABOUT and not Path(base).is_file():
         raise UnknownPolicy(f"--policy {name}: is neither a file nor one of {', '.join(ABOUT)}")
     if plus and control not in CONTROLS:
@@ -89,4 +97,4 @@ def _parse(name: str) -> Word:
         raise UnknownPolicy(
             f"--policy {name}: {base} looks at nothing, nor does it choose: leave +shuffled out"
         )
-    return Word(base, control)
+    return Word(base, control, int(epoch) if at and base == kind else 0)

@@ -32,12 +32,14 @@ class PolicyResult:
         tables: one for each training seed, or one where the policy was not trained; the same hosts in each.
         note: what was chosen or loaded, in words.
         training: what its training took, if it was trained.
+        again: the episodes and the note of a second search, where the schedule was searched.
     """
 
     word: Word
     tables: Sequence[EpisodeTable]
     note: str = ""
     training: dict[str, Any] = field(default_factory=dict)
+    again: Sequence[tuple[EpisodeTable, str]] = ()
 
     @property
     def name(self) -> str:
@@ -61,7 +63,8 @@ class PolicyResult:
     def of_tasks(self, tasks: Sequence[str]) -> PolicyResult:
         """Restrict to the hosts of these tasks."""
         tables = [table.of_tasks(tasks) for table in self.tables]
-        return PolicyResult(self.word, tables, self.note, self.training)
+        again = [(table.of_tasks(tasks), note) for table, note in self.again]
+        return PolicyResult(self.word, tables, self.note, self.training, again)
 
 
 def summarise(results: Sequence[PolicyResult], unseen: Sequence[str] = ()) -> dict[str, Any]:
@@ -80,6 +83,7 @@ def summarise(results: Sequence[PolicyResult], unseen: Sequence[str] = ()) -> di
         "averaged": known or tasks,
         "hosts": len(results[0].of_tasks(known or tasks).tasks),
         "policies": [_figures(result, known or tasks) for result in results],
+        "searches": [_search(result.of_tasks(known or tasks)) for result in results if result.again],
         "differences": {
             group: _differences([result.of_tasks(names) for result in results])
             for group, names in groups.items()
@@ -104,6 +108,14 @@ def _figures(result: PolicyResult, known: Sequence[str]) -> dict[str, Any]:
         "by_task": by_task,
         "training": result.training,
     }
+
+
+def _search(result: PolicyResult) -> dict[str, Any]:
+    """What two searches have found, and how much more the first one's earns on the held-out hosts."""
+    (table, note), *_ = result.again
+    second = PolicyResult(result.word, [table]).matrix("return")
+    noise = paired_interval(result.matrix("return"), second, result.tasks)
+    return {"name": result.name, "first": result.note, "second": note, "return": noise.to_dict()}
 
 
 def _differences(results: Sequence[PolicyResult]) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from esper_overwatch.protocol.version import __version__
 from esper_overwatch.trainer.episode_table import EpisodeTable
@@ -18,15 +18,14 @@ from esper_overwatch.trainer.evaluation.frozen_policy import FrozenPolicy
 from esper_overwatch.trainer.policy.saved_policy import PolicyMismatch
 
 from .cells import Cell, CellStore
-from .frozen_policies import PlanPolicy, StaticPolicy, shuffled, told
-from .halving import Halving, plan_rungs
-from .plans import Plan, constant_schedules, halving_plans
-from .policy_words import RULES, Word
+from .frozen_policies import ScheduledPolicy, StaticPolicy, shuffled, told
+from .policy_words import RULES, SEARCHED, Word
 from .progress import Progress
+from .searches import TaskSearcher, pack, run_search, unpack
 from .training import train_policy
-from .workbench import SEARCH_SEED, Workbench, pack_weights, task_numbers, unpack_weights
+from .workbench import Workbench, task_numbers
 
-FORMAT = 1
+FORMAT = 2
 """Version of the cells; those of another one are computed again."""
 OF_HOSTS = ("task", "host", "amp", "seeds", "gates", "governor", "validation", "reward")
 OF_TRAINING = (*OF_HOSTS, "policy", "teacher", "ppo")
@@ -84,55 +83,60 @@ class Steps:
                 save=partial(self._store.save_part, cell),
                 report=self._progress.advance,
             )
-            self._store.save_file(cell, pack_weights(network))
+            self._store.save_file(cell, pack(network.state_dict()))
             return figures
 
         return Step(cell, rounds * envs, compute)
 
-    def search(self, kind: str, tasks: Sequence[str], episodes: int) -> Step:
-        """The best plan of a kind, `constant` or `halving`, for the mean over hosts of these tasks."""
-        bench, blueprints = self._bench, self._bench.cfg.seeds.blueprints
-        plans = {"constant": constant_schedules, "halving": halving_plans}[kind](bench.slots, len(blueprints))
-        rungs = plan_rungs(len(plans), episodes, len(tasks))
-        total = sum(rung.candidates * rung.hosts for rung in rungs)
-        name = f"search-{kind}" + (f"-{tasks[0]}" if len(tasks) == 1 else "")
-        cell = self._cell(name, OF_HOSTS, seed=SEARCH_SEED, episodes=episodes, tasks=list(tasks), kind=kind)
+    def search(self, kind: str, seed: int) -> Step:
+        """The best schedule over all tasks, `constant`, or the best of each, `oracle`.
+
+        Args:
+            seed: of the hosts that are searched on.
+        """
+        bench, together = self._bench, self._bench.cfg.envs.count
+        tasks = bench.tasks if kind == "oracle" else bench.trained_tasks
+        schedule_KS = bench.schedules()
+        name = f"search-{kind}-{seed}"
+        of = {"seed": seed, "episodes": self._episodes, "envs": together, "tasks": list(tasks), "kind": kind}
+        cell = self._cell(name, OF_HOSTS, **of)
+
+        def save(part: bytes, played: int) -> None:
+            self._store.save_part(cell, part)
+            self._progress.advance(played)
 
         def compute(part: bytes | None) -> Mapping[str, Any]:
-            halving = Halving(len(plans)) if part is None else Halving.of(json.loads(part))
-            self._progress.begin_step(name, total, halving.episodes)
-            episodes = bench.search_episodes(tasks)
-
-            def play(pairs: list[tuple[int, int]]) -> list[float]:
-                return episodes.play_plans([plans[c] for c, _ in pairs], [host for _, host in pairs])
-
-            def save() -> None:
-                self._store.save_part(cell, json.dumps(halving.state).encode())
-                self._progress.advance(halving.episodes)
-
-            winner = halving.run(rungs, play, together=len(episodes), save=save)
+            searcher = TaskSearcher(len(tasks), schedule_KS, is_for_each=kind == "oracle")
+            episodes = bench.search_episodes(seed, tasks)
+            found = run_search(
+                searcher,
+                lambda hosts, choose: episodes.play_schedules(hosts, choose, schedule_KS),
+                episodes=self._episodes,
+                together=together,
+                part=part,
+                begin=partial(self._progress.begin_step, name, self._episodes),
+                save=save,
+            )
             return {
-                "plan": asdict(plans[winner]),
-                "label": plans[winner].label(blueprints),
-                "return": halving.mean(winner),
-                "episodes": halving.episodes,
-                "candidates": len(plans),
-                "rungs": [asdict(rung) for rung in rungs],
+                "plants": [schedule_KS[k].tolist() for k in searcher.best],
+                "worth": [float(searcher.values.mean_GK[task, k]) for task, k in enumerate(searcher.best)],
+                "tried": searcher.values.tried_GK.sum(1).tolist(),
+                "episodes": len(found["paid"]),
+                "candidates": len(schedule_KS),
             }
 
-        return Step(cell, total, compute)
+        return Step(cell, self._episodes, compute)
 
     def play(self, word: Word, needs: tuple[Step, ...] = (), seed: int | None = None) -> Step:
         """A policy's episodes on the held-out hosts."""
         bench, held_out = self._bench, self._bench.held_out
-        control = f"+{word.control}" if word.control else ""
-        label = word.path.stem if word.path else word.base
-        name = f"play-{label}{control}" + ("" if seed is None else f"-{seed}")
+        label = str(word) if word.path is None else word.path.stem + f"+{word.control}" * bool(word.control)
+        name = f"play-{label}" + ("" if seed is None else f"-{seed}")
         digest = _digest(word.path) if word.path else ""
         cell = self._cell(
             name,
             OF_HOSTS,
-            policy=[digest or word.base, word.control, bench.cfg.policy.hidden],
+            policy=[digest or word.base, word.control, word.epoch, bench.cfg.policy.hidden],
             needs=[need.cell.file for need in needs],
             held_out=asdict(held_out),
             tasks=list(bench.tasks),
@@ -167,7 +171,7 @@ class Steps:
         if word.base in RULES:
             return FrozenPolicy(word.base), ""
         if word.base == "ppo":
-            network = bench.network(unpack_weights(self._store.load_file(needs[0].cell)))
+            network = bench.network(unpack(self._store.load_file(needs[0].cell)))
             if word.control == "told":
                 numbers = task_numbers(bench.held_out_data, bench.trained_tasks)
                 return told(network, numbers), "each host's task is shown to it"
@@ -176,14 +180,15 @@ class Steps:
             table = EpisodeTable.from_builtins(results[0]["table"])
             policy = StaticPolicy.of(table.blueprint.tolist(), table.style.tolist())
             return policy, f"the seeds of {needs[0].cell.name}"
-        if word.base == "oracle":
-            best = {task: _plan(one) for task, one in zip(bench.tasks, results, strict=True)}
-            labels = (f"{task}: {one['label']}" for task, one in zip(bench.tasks, results, strict=True))
-            hosts = range(bench.held_out.count)
-            return PlanPolicy.of([best[bench.task_of_host(host)] for host in hosts]), "; ".join(labels)
-        if word.path is None:
-            plan = _plan(results[0])
-            return PlanPolicy.of([plan] * bench.held_out.count), str(results[0]["label"])
+        if word.base in SEARCHED:
+            plants, hosts = results[0]["plants"], range(bench.held_out.count)
+            if word.base == "oracle":
+                best = dict(zip(bench.tasks, plants, strict=True))
+                note = "; ".join(f"{task}: {bench.label(best[task])}" for task in bench.tasks)
+                return ScheduledPolicy.of(torch.tensor([best[bench.task_of_host(h)] for h in hosts])), note
+            plant_NS = torch.tensor([plants[0] for _ in hosts])
+            return ScheduledPolicy.of(plant_NS, word.epoch), bench.label(plants[0])
+        assert word.path is not None
         return FrozenPolicy.learned(bench.saved_network(word.path)), word.base
 
 
@@ -193,8 +198,3 @@ def _digest(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise PolicyMismatch(f"policy {path} cannot be read: {error.strerror}") from None
-
-
-def _plan(result: Mapping[str, Any]) -> Plan:
-    """The winner of a search."""
-    return Plan(tuple(result["plan"]["blueprints"]), bool(result["plan"]["halves"]))

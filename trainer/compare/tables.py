@@ -27,12 +27,17 @@ class Table:
 
 
 def make_tables(summary: dict[str, Any]) -> list[Table]:
-    """Policies, paired differences, figures by task.
+    """Policies, searches, paired differences, figures by task.
 
     Args:
         summary: see `results.summarise`.
     """
-    return [_policies(summary), *_differences(summary), *(_by_task(summary, name) for name in COMPARED)]
+    return [
+        _policies(summary),
+        *_searches(summary),
+        *_differences(summary),
+        *(_by_task(summary, name) for name in COMPARED),
+    ]
 
 
 def format_interval(interval: dict[str, Any], decimals: int, sign: str = "") -> str:
@@ -55,6 +60,21 @@ def _policies(summary: dict[str, Any]) -> Table:
     ]
     title = f"Policies on {summary['hosts']} held-out hosts of {', '.join(summary['averaged'])}"
     return Table(title, ["policy", "seeds", *DECIMALS, ""], rows, is_worded=True)
+
+
+def _searches(summary: dict[str, Any]) -> list[Table]:
+    rows = [
+        [
+            one["name"],
+            format_interval(one["return"], DECIMALS["return"], "+"),
+            f"{one['first']} | {one['second']}",
+        ]
+        for one in summary["searches"]
+    ]
+    header = ["searched", "return, first - second", "first | second"]
+    return (
+        [Table("Search noise: the same search on other hosts", header, rows, is_worded=True)] if rows else []
+    )
 
 
 def _differences(summary: dict[str, Any]) -> list[Table]:

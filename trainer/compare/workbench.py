@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,11 +19,14 @@ from esper_overwatch.trainer.evaluation.episodes import HeldOutEpisodes
 from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
 from esper_overwatch.trainer.hosts.task_defaults import build_model
 from esper_overwatch.trainer.policy.actions import ActionSpace
+from esper_overwatch.trainer.policy.baselines import NO_SEED
 from esper_overwatch.trainer.policy.network import ActorCritic
+from esper_overwatch.trainer.policy.observation import host_features
 from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
+from esper_overwatch.trainer.policy.schedule_values import all_schedules
 
-from .frozen_policies import PlanPolicy
-from .plans import Plan
+from .frozen_policies import ScheduledPolicy
+from .searches import Choose, Records
 
 
 @dataclass(frozen=True)
@@ -41,26 +43,28 @@ class TrainingHosts(HeldOutHosts):
 
 
 class SearchEpisodes(HeldOutEpisodes):
-    """As `HeldOutEpisodes`: any plan on any host, as many of these pairs at once as there are envs."""
+    """As `HeldOutEpisodes`: any hosts, as many of them at once as there are envs."""
 
-    def play_plans(self, plans: Sequence[Plan], hosts: Sequence[int]) -> list[float]:
-        """Returns of plans, each on one host.
+    def play_schedules(self, hosts: range, choose: Choose, schedule_KS: Tensor, epoch: int = 0) -> Records:
+        """An episode of each of these hosts, whose schedules are chosen at an epoch.
 
         Args:
-            plans: at most as many as there are envs.
-            hosts: of each plan, numbers from 0.
+            hosts: numbers from 0, at most as many as there are envs.
         """
-        spare = len(self) - len(plans)
+        spare = len(self) - len(hosts)
         self._population.assign_envs(torch.tensor([*hosts, *[hosts[-1]] * spare]))
-        table = self.play(PlanPolicy.of([*plans, *[plans[-1]] * spare]))
-        return [float(value) for value in table.episode_return[: len(plans)]]
+        found: Records = {}
+
+        def plant(seen_TN: Tensor) -> Tensor:
+            found["context"] = host_features(seen_TN)[: len(hosts)]
+            found["chosen"] = choose(found["context"])
+            return schedule_KS[torch.cat([found["chosen"], found["chosen"][-1:].expand(spare)])]
+
+        table = self.play(ScheduledPolicy.by(plant, epoch))
+        return found | {"paid": torch.from_numpy(table.episode_return[: len(hosts)])}
 
     def __len__(self) -> int:
         return self.cfg.envs.count
-
-
-SEARCH_SEED = 1
-"""Seed of the hosts that schedules are searched on."""
 
 
 class Workbench:
@@ -74,7 +78,7 @@ class Workbench:
 
     def __init__(self, cfg: Config, data: Task, held_out: HeldOutHosts, device: torch.device) -> None:
         self.cfg, self.data, self.held_out, self.device = cfg, data, held_out, device
-        self._search: tuple[tuple[str, ...], SearchEpisodes] | None = None
+        self._search: tuple[TrainingHosts, SearchEpisodes] | None = None
 
     @property
     def trained_tasks(self) -> tuple[str, ...]:
@@ -110,16 +114,32 @@ class Workbench:
     def held_out_episodes(self) -> HeldOutEpisodes:
         return HeldOutEpisodes(self.cfg, self.held_out_data, self.held_out, self.device)
 
-    def search_episodes(self, tasks: Sequence[str]) -> SearchEpisodes:
-        """Hosts that learn these tasks, with the instances of training; as many at once as in training."""
-        tasks = tuple(tasks)
-        if self._search is None or self._search[0] != tasks:
+    def search_episodes(self, seed: int, tasks: Sequence[str]) -> SearchEpisodes:
+        """Hosts that learn these tasks, with the instances of training; as many at once as in training.
+
+        Args:
+            seed: of the hosts.
+        """
+        alone = tuple(tasks) == (self.cfg.task.label,) and not self.cfg.task.mixture
+        hosts = TrainingHosts(seed, self.cfg.envs.count, () if alone else tuple(tasks))
+        if self._search is None or self._search[0] != hosts:
             self._close_search()
-            named = () if tasks == (self.cfg.task.label,) and not self.cfg.task.mixture else tasks
-            hosts = TrainingHosts(SEARCH_SEED, self.cfg.envs.count, named)
             data = hosts.load(self.cfg.task, self.device)
-            self._search = tasks, SearchEpisodes(self.cfg, data, hosts, self.device)
+            self._search = hosts, SearchEpisodes(self.cfg, data, hosts, self.device)
         return self._search[1]
+
+    def schedules(self) -> Tensor:
+        """int64 [K, S], see `schedule_values.all_schedules`.
+
+        Raises:
+            ConfigError: there are too many.
+        """
+        return all_schedules(self.slots, len(self.cfg.seeds.blueprints), "--policy constant, oracle")
+
+    def label(self, plants: Sequence[int]) -> str:
+        """Words for a schedule, as `depthwise 0, conv_light 1`."""
+        kinds = self.cfg.seeds.blueprints
+        return ", ".join(f"{kinds[k]} {slot}" for slot, k in enumerate(plants) if k != NO_SEED) or "nothing"
 
     def network(self, weights: dict[str, Tensor]) -> ActorCritic:
         """A policy with these weights."""
@@ -159,16 +179,3 @@ def task_numbers(data: Task, tasks: Sequence[str]) -> list[int]:
         return [0]
     place = {name: number for number, name in enumerate(tasks)}
     return [place.get(task.name, 0) for task in data.tasks for _ in task.datasets]
-
-
-def pack_weights(network: ActorCritic) -> bytes:
-    """As `unpack_weights` reads them."""
-    buffer = io.BytesIO()
-    torch.save({name: tensor.cpu() for name, tensor in network.state_dict().items()}, buffer)
-    return buffer.getvalue()
-
-
-def unpack_weights(content: bytes) -> dict[str, Tensor]:
-    """Tensors by name; nothing in the file is executed."""
-    weights: dict[str, Tensor] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    return weights

@@ -85,6 +85,14 @@ class FeatureColumns:
 BASE_COLUMNS = FeatureColumns(_BASE_MEASURED, _BASE_PLAIN)
 SLOT_COLUMNS = FeatureColumns(_SLOT_MEASURED, _SLOT_PLAIN)
 
+_SHOWN = [i for i, name in enumerate(BASE_COLUMNS.measured) if not name.endswith("_ago")]
+"""Columns that distinguish hosts, epoch by epoch; the others repeat earlier epochs."""
+
+
+def host_features(seen_TN: Tensor) -> Tensor:
+    """What hosts have shown so far, [N, T x columns] in host memory, of base columns [T, N, ...]."""
+    return seen_TN[..., _SHOWN].nan_to_num(0.0).transpose(0, 1).flatten(1).cpu()
+
 
 @dataclass
 class Observation:

@@ -19,28 +19,22 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from esper_overwatch.trainer.config.load import ConfigError
 from esper_overwatch.trainer.config.schema import Config
 
 from .actions import ActionSpace
 from .baselines import NO_SEED, schedules
 from .imitation import Lesson
-from .observation import BASE_COLUMNS
+from .observation import host_features
 from .rollout import Rollout
-from .schedule_values import ScheduleValues
+from .schedule_values import ScheduleValues, all_schedules
 
-MAX_SCHEDULES = 4096
-"""Limit of the Gaussian process: for each task it has a float64 covariance of all pairs, here 128 MiB."""
 INVERSE_PENALTY = 100.0
 """C of scikit-learn's `LogisticRegression`."""
-_SHOWN = [i for i, name in enumerate(BASE_COLUMNS.measured) if not name.endswith("_ago")]
-"""Columns that distinguish tasks, epoch by epoch; the others repeat earlier epochs."""
 _RECORDS = ("task", "chosen", "paid")
 
 _log = logging.getLogger(__name__)
@@ -85,16 +79,12 @@ class Teacher:
 
     def __init__(self, cfg: Config, space: ActionSpace) -> None:
         options, blueprints, slots = cfg.teacher, cfg.seeds.blueprints, space.sizes[1]
-        if (count := (len(blueprints) + 1) ** slots) > MAX_SCHEDULES:
-            raise ConfigError(
-                f"teacher.search_rounds = {options.search_rounds}: {len(blueprints)} blueprints in {slots} "
-                f"slots make {count} schedules, more than {MAX_SCHEDULES}; name fewer seeds.blueprints"
-            )
         self.rounds = options.rounds
         self.plant_epoch = options.plant_epoch
         self._options, self._space, self._blueprints = options, space, blueprints
         self._tasks: Sequence[str] = cfg.task.mixture or (cfg.task.label,)
-        self._schedule_KS = torch.tensor(list(product(range(NO_SEED, len(blueprints)), repeat=slots)))
+        asked_by = f"teacher.search_rounds = {options.search_rounds}"
+        self._schedule_KS = all_schedules(slots, len(blueprints), asked_by)
         self._values = ScheduleValues(len(self._tasks), self._schedule_KS)
         none = torch.zeros(0, dtype=torch.int64)
         self._records = {"task": none, "chosen": none, "paid": torch.zeros(0)}
@@ -124,7 +114,7 @@ class Teacher:
         if self.searches(round):
             chosen = self._values.most_promising(task_N)
         else:
-            probable_NG = self._fitted_classifier()(_features(seen_TN))
+            probable_NG = self._fitted_classifier()(host_features(seen_TN))
             self._recognised = float((probable_NG.argmax(1) == task_N).double().mean())
             chosen = self._worth_most(probable_NG)
         self._now = {"task": task_N, "chosen": chosen}
@@ -140,7 +130,7 @@ class Teacher:
 
     def _searched(self) -> Tensor:
         """Features of the search's hosts before anything was planted in them."""
-        return _features(self._beginnings.observation.base[: self.plant_epoch + 1])
+        return host_features(self._beginnings.observation.base[: self.plant_epoch + 1])
 
     def plants(self, rows: range, epoch: int, device: torch.device) -> Tensor:
         """int64 [rows, S]: what the envs `rows` of all ranks' are to hold, see `baselines.schedules`."""
@@ -253,11 +243,6 @@ def log_findings(report: TeacherReport) -> None:
             report.worth[task],
             report.tried[task],
         )
-
-
-def _features(seen_TN: Tensor) -> Tensor:
-    """Features that distinguish tasks, [N, T x columns], of base columns [T, N, ...]."""
-    return seen_TN[..., _SHOWN].nan_to_num(0.0).transpose(0, 1).flatten(1).cpu()
 
 
 def _fit_classifier(shown: Tensor, task_N: Tensor, tasks: int) -> TaskClassifier:

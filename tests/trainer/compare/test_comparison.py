@@ -20,13 +20,17 @@ from esper_overwatch.trainer.cli.compare import UNUSED
 from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.compare.cells import CellStore
 from esper_overwatch.trainer.compare.comparison import ComparisonRequest, compare
-from esper_overwatch.trainer.compare.frozen_policies import PlanPolicy, StaticPolicy, draw_partners, shuffled
-from esper_overwatch.trainer.compare.plans import Plan, TooManySchedules, constant_schedules
+from esper_overwatch.trainer.compare.frozen_policies import (
+    ScheduledPolicy,
+    StaticPolicy,
+    draw_partners,
+    shuffled,
+)
 from esper_overwatch.trainer.compare.policy_words import UnknownPolicy, Word, parse_policies
 from esper_overwatch.trainer.compare.progress import Progress
 from esper_overwatch.trainer.compare.steps import OF_TRAINING, Steps
 from esper_overwatch.trainer.compare.workbench import SearchEpisodes, TrainingHosts, Workbench
-from esper_overwatch.trainer.config.load import OPTIONS
+from esper_overwatch.trainer.config.load import OPTIONS, ConfigError
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.data.registry import load_task
 from esper_overwatch.trainer.episode_table import EpisodeTable
@@ -39,7 +43,8 @@ from esper_overwatch.trainer.policy.saved_policy import PolicyMismatch, SavedPol
 from tests.trainer.evaluation.test_episodes import CPU, MIXED, configuration
 
 torch.set_num_threads(1)
-EMPTY, DEPTHWISE = Plan((-1, -1, -1)), Plan((2, -1, -1))
+EMPTY, DEPTHWISE = 0, 1
+SCHEDULES = torch.tensor([[-1, -1, -1], [2, -1, -1]])
 
 
 def play(cfg: Config, policy: FrozenPolicy, count: int = 6) -> EpisodeTable:
@@ -63,9 +68,9 @@ def run(
 
 
 @pytest.mark.slow
-def test_plan_does_what_the_constant_policy_does() -> None:
+def test_schedule_does_what_the_constant_policy_does() -> None:
     cfg = configuration(*MIXED, "episode_epochs=12")
-    mine = play(cfg, PlanPolicy.of([DEPTHWISE] * 6))
+    mine = play(cfg, ScheduledPolicy.of(SCHEDULES[[DEPTHWISE] * 6]))
     theirs = play(cfg, FrozenPolicy.constant("depthwise", "none", "none"))
     assert mine.to_builtins() == theirs.to_builtins()
     assert (mine.blueprint == [2, -1, -1]).all()
@@ -76,23 +81,53 @@ def test_search_meets_the_hosts_that_it_names() -> None:
     cfg = configuration(*MIXED, "envs.count=4")
     hosts = TrainingHosts(1, 4)
     episodes = SearchEpisodes(cfg, hosts.load(cfg.task, CPU), hosts, CPU)
-    together = episodes.play_plans([EMPTY, DEPTHWISE, EMPTY, EMPTY], [0, 1, 1, 5])
-    apart = [*episodes.play_plans([EMPTY], [0]), *episodes.play_plans([DEPTHWISE, EMPTY], [1, 1])]
-    again = episodes.play_plans([EMPTY, EMPTY], [5, 0])
+
+    def paid(hosts: range, *chosen: int) -> list[float]:
+        choices = torch.tensor(chosen)
+        found = episodes.play_schedules(hosts, lambda _: choices, SCHEDULES)
+        assert found["chosen"] is choices
+        assert len(found["context"]) == len(hosts)
+        return [float(value) for value in found["paid"]]
+
+    together = paid(range(4), EMPTY, DEPTHWISE, EMPTY, DEPTHWISE)
+    assert [*paid(range(1), EMPTY), *paid(range(1, 2), DEPTHWISE)] == pytest.approx(together[:2])
+    assert paid(range(2, 4), EMPTY, DEPTHWISE) == pytest.approx(together[2:])
+    assert paid(range(1, 2), EMPTY) != together[1:2], "schedules differ on one host"
     episodes.close()
-    assert together[:3] == pytest.approx(apart)
-    assert again == pytest.approx([together[3], together[0]])
-    assert together[1] != together[2], "the plans differ on one host"
 
 
-@pytest.mark.nightly
-def test_halving_drops_what_does_not_earn_its_rent() -> None:
-    cfg = configuration(*MIXED, "episode_epochs=24", "reward.rent=1.0")
-    kept = play(cfg, PlanPolicy.of([Plan((3, 3, 3))] * 6))
-    halved = play(cfg, PlanPolicy.of([Plan((3, 3, 3), halves=True)] * 6))
-    assert (kept.fossilized == 3).all()
-    assert halved.added_parameters.sum() < kept.added_parameters.sum()
-    assert (halved.fossilized >= 1).all(), "two halvings leave one of three"
+@pytest.mark.slow
+def test_schedule_is_chosen_by_what_hosts_have_shown() -> None:
+    shown = []
+
+    def choose(seen_TN: torch.Tensor) -> torch.Tensor:
+        shown.append(seen_TN)
+        return SCHEDULES[[EMPTY, DEPTHWISE] * 3]
+
+    table = play(configuration(*MIXED, "episode_epochs=12"), ScheduledPolicy.by(choose, epoch=3))
+    (seen_TN,) = shown
+    assert seen_TN.shape[:2] == (4, 6)
+    assert (table.blueprint == SCHEDULES[[EMPTY, DEPTHWISE] * 3].numpy()).all()
+    never = play(configuration(*MIXED, "episode_epochs=4"), ScheduledPolicy.of(SCHEDULES[[1] * 6], epoch=4))
+    assert (never.blueprint == -1).all(), "nothing is planted before the epoch"
+
+
+@pytest.mark.slow
+def test_searches_are_done_twice_and_share_hosts_evenly(tmp_path: Path) -> None:
+    summary, _ = run(
+        tmp_path, "constant,constant@3,oracle", configuration(*MIXED, "episode_epochs=5"), episodes=6
+    )
+    assert [one["name"] for one in summary["searches"]] == ["constant", "oracle"], "constant@3 is constant's"
+    for one in summary["searches"]:
+        assert set(one) == {"name", "first", "second", "return"}
+    found = {
+        path.name.rpartition("-")[0]: json.loads(path.read_text())["result"]
+        for path in tmp_path.glob("search-*.json")
+    }
+    assert sorted(found) == [f"search-{kind}-{seed}" for kind in ("constant", "oracle") for seed in (1, 2)]
+    assert {tuple(result["tried"]) for result in found.values()} == {(2, 2, 2)}, "as many hosts of each task"
+    notes = {policy["name"]: policy["note"] for policy in summary["policies"]}
+    assert notes["constant"] == notes["constant@3"] == summary["searches"][0]["first"]
 
 
 @pytest.mark.nightly
@@ -118,8 +153,8 @@ def test_static_hosts_hold_their_seeds_from_the_first_epoch(monkeypatch: pytest.
 @pytest.mark.slow
 def test_shuffling_costs_a_constant_nothing() -> None:
     cfg = configuration(*MIXED)
-    plain = play(cfg, PlanPolicy.of([DEPTHWISE] * 6))
-    other = play(cfg, shuffled(PlanPolicy.of([DEPTHWISE] * 6)))
+    plain = play(cfg, ScheduledPolicy.of(SCHEDULES[[DEPTHWISE] * 6]))
+    other = play(cfg, shuffled(ScheduledPolicy.of(SCHEDULES[[DEPTHWISE] * 6])))
     assert plain.to_builtins() == other.to_builtins()
 
 
@@ -209,7 +244,7 @@ def steps_of(folder: Path, *sets: str) -> Steps:
 def test_results_under_another_discount_are_others(tmp_path: Path) -> None:
     def files(*sets: str) -> set[str]:
         steps = steps_of(tmp_path, *sets)
-        search = steps.search("constant", ("layout",), 4)
+        search = steps.search("constant", 1)
         return {steps.play(Word("no_growth")).cell.file, search.cell.file, steps.training("", 1).cell.file}
 
     assert files() == files()
@@ -238,6 +273,8 @@ def test_training_depends_on_what_its_first_policy_holds(tmp_path: Path) -> None
         ("fixed+told", "only ppo is trained"),
         ("ppo+loud", "the controls are"),
         ("oracle+shuffled", "looks at nothing"),
+        ("fixed@3", "only constant has an epoch"),
+        ("constant@late", "only constant has an epoch"),
     ],
 )
 def test_wrong_policies_are_refused(words: str, message: str) -> None:
@@ -245,10 +282,9 @@ def test_wrong_policies_are_refused(words: str, message: str) -> None:
         parse_policies([words])
 
 
-def test_too_many_schedules_are_refused() -> None:
-    assert len(constant_schedules(3, 4)) == 125
-    with pytest.raises(TooManySchedules, match="name fewer"):
-        constant_schedules(5, 16)
+def test_late_epoch_beyond_the_episode_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="constant@3: it would never plant; name an epoch from 0 to 2"):
+        run(tmp_path, "constant@3", configuration(*MIXED, "episode_epochs=3"))
 
 
 def options(*sets: str) -> list[str]:

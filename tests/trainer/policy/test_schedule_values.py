@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from esper_overwatch.trainer.config.load import ConfigError
 from esper_overwatch.trainer.policy import schedule_values as values
-from esper_overwatch.trainer.policy.schedule_values import ScheduleValues
+from esper_overwatch.trainer.policy.schedule_values import ScheduleValues, all_schedules
 
-SCHEDULES = torch.tensor(list(product(range(-1, 3), repeat=3)))
+SCHEDULES = all_schedules(3, 3, "")
 
 
 def posterior(tried: list[tuple[int, float]]) -> tuple[Tensor, Tensor]:
@@ -26,6 +27,12 @@ def posterior(tried: list[tuple[int, float]]) -> tuple[Tensor, Tensor]:
     noise = values.NOISE_DEVIATION**2 * torch.eye(len(rows), dtype=torch.float64)
     gain = prior[:, rows] @ (prior[rows][:, rows] + noise).inverse()
     return gain @ paid, prior - gain @ prior[rows]
+
+
+def test_too_many_schedules_are_refused() -> None:
+    assert len(all_schedules(3, 4, "")) == 125
+    with pytest.raises(ConfigError, match=r"teacher\.x: 16 blueprints in 5 slots make .* name fewer"):
+        all_schedules(5, 16, "teacher.x")
 
 
 def test_posterior_equals_the_closed_form() -> None:
@@ -59,3 +66,15 @@ def test_search_finds_a_schedule_within_noise_of_the_best(seed: int) -> None:
             noise = 0.1 * float(torch.randn((), generator=generator))
             worth.observe(0, schedule, float(truth[schedule]) + noise)
     assert truth[worth.mean_GK[0].argmax()] >= truth.max() - 0.05
+
+
+def test_schedules_for_all_tasks_are_judged_by_their_mean() -> None:
+    worth = ScheduleValues(2, SCHEDULES)
+    for _ in range(30):
+        for task, paid in ((0, 1.0), (1, -1.0)):
+            worth.observe(task, 5, paid)
+            worth.observe(task, 60, 0.2)
+    chosen = worth.most_promising_on_average(20)
+    assert len(set(chosen.tolist())) == 20
+    assert worth.mean_GK.mean(0)[60] > worth.mean_GK.mean(0)[5] + 0.1
+    assert worth.most_promising(torch.tensor([0])) != worth.most_promising_on_average(1)
