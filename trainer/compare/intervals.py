@@ -1,9 +1,11 @@
-"""Means of paired differences with their 95 % intervals.
+"""Means of paired differences with their 95 % intervals and p-values.
 
 The results of a policy are a matrix: a row for each training seed, a column for each held-out host; one row
 where nothing was trained. Two policies met the same hosts, so their difference is taken host by host. Its
 interval is the percentile bootstrap, with seeds and hosts resampled independently, and the hosts of each task
-among themselves (Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 1, 2007).
+among themselves (Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 1, 2007). The p-value is of
+the same resamples: twice the share of means on the other side of 0, or at 0, so it is below .05 where the
+interval leaves 0 out (Davison and Hinkley, "Bootstrap Methods and their Application", 1997, 4.4).
 """
 
 from __future__ import annotations
@@ -24,22 +26,23 @@ CONFIDENCE = 0.95
 NUM_RESAMPLES = 9999
 BATCH_VALUES = 2**24
 """Results, over all seeds and hosts, that are drawn at once: 128 MiB. Up to 1,677 of them it is one batch."""
-METHOD = f"percentile bootstrap, {NUM_RESAMPLES} resamples of seeds and of hosts within tasks, 95 %"
+METHOD = (
+    f"percentile bootstrap, {NUM_RESAMPLES} resamples of seeds and of hosts within tasks, 95 %; p of the same"
+)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and the limits of its interval; the limits are NaN where there is nothing to resample."""
+    """A mean, the limits of its interval and p, for a mean of 0; NaN where there is nothing to resample."""
 
     mean: float
     low: float
     high: float
+    p: float
 
     def to_dict(self) -> dict[str, float | None]:
         """As JSON has it: None for NaN."""
-        limits = (self.low, self.high)
-        low, high = (None if math.isnan(limit) else limit for limit in limits)
-        return {"mean": self.mean, "low": low, "high": high}
+        return {name: None if math.isnan(value) else value for name, value in vars(self).items()}
 
 
 def paired_interval(first: Matrix, second: Matrix, tasks: Sequence[str], seed: int = 0) -> Interval:
@@ -67,7 +70,7 @@ def mean_interval(values: Matrix, tasks: Sequence[str], seed: int = 0) -> Interv
     varied = [sample for sample in drawn if len(sample) > 1]
     mean = float(values.mean())
     if not varied:
-        return Interval(mean, float("nan"), float("nan"))
+        return Interval(mean, math.nan, math.nan, math.nan)
     places = [i for i, sample in enumerate(drawn) if len(sample) > 1]
 
     def resampled_mean(*samples: NDArray[Any], axis: int) -> NDArray[np.float64]:
@@ -77,10 +80,10 @@ def mean_interval(values: Matrix, tasks: Sequence[str], seed: int = 0) -> Interv
             chosen[place] = sample
         shape = samples[0].shape[:-1]
         rows, *columns = (np.broadcast_to(part, (*shape, part.shape[axis])) for part in chosen)
-        found = values[rows[..., :, None], np.concatenate(columns, -1)[..., None, :]]
-        return np.asarray(found.mean((-2, -1)))
+        drawn_values = values[rows[..., :, None], np.concatenate(columns, -1)[..., None, :]]
+        return np.asarray(drawn_values.mean((-2, -1)))
 
-    limits = bootstrap(
+    found = bootstrap(
         varied,
         resampled_mean,
         vectorized=True,
@@ -91,8 +94,11 @@ def mean_interval(values: Matrix, tasks: Sequence[str], seed: int = 0) -> Interv
         n_resamples=NUM_RESAMPLES,
         batch=max(1, BATCH_VALUES // values.size),
         rng=np.random.default_rng(seed),
-    ).confidence_interval
-    return Interval(mean, float(limits.low), float(limits.high))
+    )
+    limits, means = found.confidence_interval, found.bootstrap_distribution
+    beyond = min(int((means <= 0.0).sum()), int((means >= 0.0).sum()))
+    p = min(1.0, 2 * (1 + beyond) / (1 + len(means)))
+    return Interval(mean, float(limits.low), float(limits.high), p)
 
 
 def _difference(first: Matrix, second: Matrix) -> Matrix:

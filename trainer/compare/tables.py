@@ -41,11 +41,13 @@ def make_tables(summary: dict[str, Any]) -> list[Table]:
 
 
 def format_interval(interval: dict[str, Any], decimals: int, sign: str = "") -> str:
-    """A mean and its limits, as `0.61 [0.58, 0.64]`; the mean alone where there are none."""
+    """A mean and its limits, as `0.61 [0.58, 0.64]`, with `p 0.02` where it is signed; the mean alone where
+    there are none."""
     mean, low, high = (interval[key] for key in ("mean", "low", "high"))
     if low is None:
         return f"{mean:{sign}.{decimals}f}"
-    return f"{mean:{sign}.{decimals}f} [{low:{sign}.{decimals}f}, {high:{sign}.{decimals}f}]"
+    p = f" p {interval['p']:.2g}" if sign else ""
+    return f"{mean:{sign}.{decimals}f} [{low:{sign}.{decimals}f}, {high:{sign}.{decimals}f}]{p}"
 
 
 def _policies(summary: dict[str, Any]) -> Table:

@@ -26,6 +26,17 @@ def test_interval_equals_a_resampling_written_out() -> None:
     assert found.mean == pytest.approx(values.mean())
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.08)
     assert high - low > 0.5, "the tolerance is far below the width"
+    beyond = np.minimum((np.array(means) <= 0).mean(), (np.array(means) >= 0).mean())
+    assert found.p == pytest.approx(2 * beyond, abs=0.03)
+
+
+def test_p_is_small_where_the_interval_leaves_zero_out() -> None:
+    generator = np.random.default_rng(5)
+    for lead in np.linspace(-0.4, 0.4, 9):
+        found = mean_interval(lead + 0.3 * generator.normal(size=(3, 12)), TASKS)
+        assert (found.p < 0.05) == (found.low > 0 or found.high < 0)
+        assert 1e-4 < found.p <= 1.0
+    assert mean_interval(np.zeros((3, 12)), TASKS).p == 1.0
 
 
 def test_pairing_cancels_what_hosts_differ_in() -> None:
@@ -46,7 +57,7 @@ def test_few_seeds_widen_the_interval() -> None:
 
 def test_one_result_has_no_interval() -> None:
     found = mean_interval(np.array([[0.5]]), ["a"])
-    assert found.to_dict() == {"mean": 0.5, "low": None, "high": None}
+    assert found.to_dict() == {"mean": 0.5, "low": None, "high": None, "p": None}
 
 
 def test_many_seeds_and_hosts_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
