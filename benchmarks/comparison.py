@@ -33,8 +33,8 @@ from esper_overwatch.trainer.hosts.task_defaults import resolve_task_defaults
 from .report import finish
 
 FULL = (
-    "no_growth,random,heuristic,fixed,constant,constant@5,oracle,"
-    "ppo,ppo+shuffled,constant+shuffled,ppo+told,static"
+    "no_growth,random,heuristic,fixed,constant,constant@5,oracle,static,bandit,"
+    "ppo,ppo+shuffled,constant+shuffled,ppo+told"
 )
 SMALL = "no_growth,random,ppo"
 SMALL_OPTIONS = (

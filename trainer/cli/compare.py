@@ -47,7 +47,7 @@ TRAINED = {"policy.kind": "ppo", "policy.learn": True, "policy.greedy": False, "
     "policies",
     multiple=True,
     metavar="NAME,...",
-    help="Policies: ppo, a file that `policy export` wrote, or a rival; default: ppo and every rival.",
+    help="Policies: ppo, bandit, teacher, imitated, a rival, or a file of `policy export`; default: all.",
 )
 @click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Trainings of ppo.")
 @click.option(
@@ -95,6 +95,7 @@ def compare(
 
     Rivals: no_growth, random, heuristic, fixed, constant (the best of all constant schedules), constant@5
     (planted at epoch 5), oracle (the best of each task), static (the seeds that ppo ends with, at once).
+    Learned: ppo; bandit@5 (a contextual bandit that plants at epoch 5); teacher, imitated (stages of ppo).
     Controls: ppo+shuffled (measurements of another host), ppo+told (the task is shown), constant+shuffled.
     Ctrl-C ends it; the same command goes on.
     """
@@ -118,7 +119,7 @@ def compare(
 
     limit_threads()
     sourced = with_policy_options(sourced)
-    words = parse_policies(policies) or default_policies(sourced.config.episode_epochs)
+    words = parse_policies(policies) or default_policies(sourced.config)
     named = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
     request = ComparisonRequest(words, seeds, episodes, HeldOutHosts(host_seed, hosts, named))
     configure_allocator(sourced.config.cuda, os.environ)

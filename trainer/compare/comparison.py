@@ -18,7 +18,7 @@ from esper_overwatch.trainer.episode_table import EpisodeTable
 from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
 
 from .cells import CellStore
-from .policy_words import SEARCHED, Word
+from .policy_words import SEARCHED, TAUGHT, TRAINED, Word
 from .progress import Progress
 from .results import PolicyResult, summarise
 from .steps import Step, Steps
@@ -99,10 +99,16 @@ def _check_words(words: Iterable[Word], cfg: Config) -> None:
 
 
 def _check_teacher(request: ComparisonRequest, cfg: Config) -> None:
-    """Refuse trainings that would end before the policy has imitated anything."""
+    """Refuse trainings that would end before the policy has imitated anything, and teachers that none has."""
     taught = configure_training(cfg, 1, 1).taught_rounds
     needed = taught * cfg.envs.count
-    if request.episodes < needed and any(word.base == PPO.base for word in request.words):
+    trained = [word for word in request.words if word.base in TRAINED]
+    untaught = next((word for word in trained if word.base in TAUGHT), None)
+    if not taught and untaught is not None:
+        raise ConfigError(
+            f"--policy {untaught}: teacher.search_rounds = 0, ppo has no teacher; set it, or leave this out"
+        )
+    if request.episodes < needed and trained:
         raise ConfigError(
             f"--episodes {request.episodes}: the {taught} rounds of the teacher alone are {needed} episodes, "
             f"before which ppo learns nothing; give --episodes {needed} or more, or set teacher.search_rounds"
@@ -112,7 +118,7 @@ def _check_teacher(request: ComparisonRequest, cfg: Config) -> None:
 def _check_files(words: Iterable[Word], bench: Workbench) -> None:
     """Refuse a policy's file that does not fit now, not after hours, when it is its turn."""
     paths = [word.path for word in words if word.path is not None]
-    if bench.cfg.policy.file and any(word.base == PPO.base for word in words):
+    if bench.cfg.policy.file and any(word.base in TRAINED for word in words):
         paths.append(Path(bench.cfg.policy.file))
     for path in paths:
         bench.saved_network(path)
@@ -126,9 +132,12 @@ def _plays_of(
     Args:
         search: seed of the hosts that schedules are searched on.
     """
-    if word.base == "ppo":
-        seeds = range(1, request.seeds + 1)
-        return [steps.play(word, (steps.training(word.control, seed),), seed) for seed in seeds]
+    seeds = range(1, request.seeds + 1)
+    if word.base in TRAINED:
+        told = word.control if word.control == "told" else ""
+        return [steps.play(word, (steps.training(told, seed),), seed) for seed in seeds]
+    if word.base == "bandit":
+        return [steps.play(word, (steps.search("bandit", seed, word.epoch),), seed) for seed in seeds]
     if word.base == "static":
         of = PPO if PPO in request.words else Word("constant")
         others = _plays_of(of, request, steps, bench)

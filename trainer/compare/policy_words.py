@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.trainer.config.schema import Config
 
 RULES = ("no_growth", "random", "heuristic", "fixed")
 """Rivals that are neither searched nor trained."""
 SEARCHED = ("constant", "oracle")
 """Rivals whose schedules are searched, twice."""
 RIVALS = (*RULES, *SEARCHED, "static")
+TAUGHT = ("teacher", "imitated")
+"""Stages of a training of `ppo` that begins with a teacher."""
+TRAINED = (*TAUGHT, "ppo")
+WITH_EPOCH = ("constant", "bandit")
 CONTROLS = ("shuffled", "told")
 ABOUT = {
     "no_growth": "never plants",
@@ -22,10 +27,13 @@ ABOUT = {
     "constant": "the best of all constant schedules, found with as many episodes as PPO is trained with",
     "oracle": "the best constant schedule of each task, which it knows: a ceiling",
     "static": "the seeds that ppo (else constant) ends with, all there and blended from the first epoch",
+    "bandit": "learns from as many episodes what to plant by what a host has shown, without PPO",
+    "teacher": "decides by its regression of the task and its values of schedules, as when it demonstrates",
+    "imitated": "the network after it has imitated its teacher, before PPO",
     "ppo": "trained, greedy",
 }
 LATE_EPOCH = 5
-"""Epoch of the default comparison at which the best constant schedule is planted once more."""
+"""Epoch at which the bandit decides, where none is named, and the best constant is planted once more."""
 
 
 class UnknownPolicy(EsperError):
@@ -41,7 +49,7 @@ class Word:
     Attributes:
         base: one of `ABOUT`, or a file's path.
         control: one of `CONTROLS`, or empty.
-        epoch: from 0, at which `constant` plants.
+        epoch: from 0, at which `constant` or `bandit` plants.
     """
 
     base: str
@@ -58,10 +66,11 @@ class Word:
         return None if self.base in ABOUT else Path(self.base)
 
 
-def default_policies(episode_epochs: int) -> tuple[Word, ...]:
-    """Every rival and `ppo`."""
-    late = (f"constant@{LATE_EPOCH}",) if episode_epochs > LATE_EPOCH else ()
-    return parse_policies([*RULES, "constant", *late, "oracle", "static", "ppo"])
+def default_policies(cfg: Config) -> tuple[Word, ...]:
+    """Every rival, and every stage of learning that a run has."""
+    late = (f"constant@{LATE_EPOCH}", "bandit") if cfg.episode_epochs > LATE_EPOCH else ()
+    taught = TAUGHT if cfg.taught_rounds else ()
+    return parse_policies([*RULES, "constant", "oracle", "static", *late, *taught, "ppo"])
 
 
 def parse_policies(texts: Iterable[str]) -> tuple[Word, ...]:
@@ -80,9 +89,10 @@ def _parse(name: str) -> Word:
     base, plus, control = name.partition("+")
     kind, at, epoch = base.partition("@")
     if at and kind in ABOUT:
-        if kind != "constant" or not (epoch.isascii() and epoch.isdigit()):
+        if kind not in WITH_EPOCH or not (epoch.isascii() and epoch.isdigit()):
             raise UnknownPolicy(
-                f"--policy {name}: only constant has an epoch, from 0, at which it plants: constant@5"
+                f"--policy {name}: only {' and '.join(WITH_EPOCH)} have an epoch from 0 at which they plant, "
+                f"as constant@{LATE_EPOCH}"
             )
         base = kind
     if base not in ABOUT and not Path(base).is_file():
@@ -97,4 +107,6 @@ def _parse(name: str) -> Word:
         raise UnknownPolicy(
             f"--policy {name}: {base} looks at nothing, nor does it choose: leave +shuffled out"
         )
-    return Word(base, control, int(epoch) if at and base == kind else 0)
+    if not (at and base == kind):
+        epoch = str(LATE_EPOCH) if base == "bandit" else "0"
+    return Word(base, control, int(epoch))

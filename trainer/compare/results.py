@@ -48,7 +48,7 @@ class PolicyResult:
 
     @property
     def is_learned(self) -> bool:
-        """True if its lead is wanted: it was trained here, or loaded from a file."""
+        """True if its lead is wanted: it was trained here, at whatever stage, or loaded from a file."""
         return self.word.base not in RIVALS
 
     @property
@@ -119,13 +119,13 @@ def _search(result: PolicyResult) -> dict[str, Any]:
 
 
 def _differences(results: Sequence[PolicyResult]) -> list[dict[str, Any]]:
-    """Differences of each learned policy and the others, of each control and its policy; the ways to the
-    oracle."""
+    """Differences of each learned policy and the others, of two such once; of each control and its policy;
+    the ways to the oracle."""
     found = [
         _difference(first, second)
-        for first in results
-        for second in results
-        if second is not first and _is_told(first, second)
+        for place, first in enumerate(results)
+        for other, second in enumerate(results)
+        if _is_told(first, second) and (other < place or first.word.control or not second.is_learned)
     ]
     by_name = {result.name: result for result in results}
     if {"constant", "oracle"} <= by_name.keys():
@@ -162,4 +162,4 @@ def _is_told(first: PolicyResult, second: PolicyResult) -> bool:
     """True for pairs that are reported: a learned policy and another, a control and its policy."""
     if first.word.control:
         return second.word == Word(first.word.base)
-    return first.is_learned and not (second.word.control and second.word.base == first.word.base)
+    return first.is_learned and not second.word.control

@@ -7,9 +7,9 @@ the whole search, give or take a host.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -108,14 +108,14 @@ def run_search(
     return found
 
 
-def pack(content: dict[str, object] | Records) -> bytes:
+def pack(content: Mapping[str, Any]) -> bytes:
     """Pack tensors, and containers of them, as `unpack` reads them."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     return buffer.getvalue()
 
 
-def unpack(content: bytes) -> dict[str, Tensor]:
-    """Unpack tensors by name; nothing in the file is executed."""
-    unpacked: dict[str, Tensor] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+def unpack(content: bytes) -> dict[str, Any]:
+    """Unpack what `pack` packed; nothing in the file is executed."""
+    unpacked: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return unpacked

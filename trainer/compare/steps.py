@@ -15,11 +15,14 @@ import torch
 from esper_overwatch.protocol.version import __version__
 from esper_overwatch.trainer.episode_table import EpisodeTable
 from esper_overwatch.trainer.evaluation.frozen_policy import FrozenPolicy
+from esper_overwatch.trainer.policy.observation import host_features
 from esper_overwatch.trainer.policy.saved_policy import PolicyMismatch
+from esper_overwatch.trainer.policy.teacher import TaughtChoice
 
+from .bandit import Bandit
 from .cells import Cell, CellStore
 from .frozen_policies import ScheduledPolicy, StaticPolicy, shuffled, told
-from .policy_words import RULES, SEARCHED, Word
+from .policy_words import RULES, SEARCHED, TRAINED, Word
 from .progress import Progress
 from .searches import TaskSearcher, pack, run_search, unpack
 from .training import train_policy
@@ -71,7 +74,7 @@ class Steps:
         cell = self._cell(name, OF_TRAINING, seed=seed, rounds=rounds, envs=envs)
 
         def compute(part: bytes | None) -> Mapping[str, Any]:
-            figures, network = train_policy(
+            figures, learnt = train_policy(
                 bench.cfg,
                 bench.data,
                 bench.device,
@@ -83,46 +86,52 @@ class Steps:
                 save=partial(self._store.save_part, cell),
                 report=self._progress.advance,
             )
-            self._store.save_file(cell, pack(network.state_dict()))
+            self._store.save_file(cell, pack(learnt))
             return figures
 
         return Step(cell, rounds * envs, compute)
 
-    def search(self, kind: str, seed: int) -> Step:
-        """The best schedule over all tasks, `constant`, or the best of each, `oracle`.
+    def search(self, kind: str, seed: int, epoch: int = 0) -> Step:
+        """The best schedule over all tasks, `constant`, or of each, `oracle`; or what `bandit` learns, whose
+        episodes are kept in the cell's second file.
 
         Args:
             seed: of the hosts that are searched on.
+            epoch: at which is planted.
         """
         bench, together = self._bench, self._bench.cfg.envs.count
         tasks = bench.tasks if kind == "oracle" else bench.trained_tasks
         schedule_KS = bench.schedules()
         name = f"search-{kind}-{seed}"
         of = {"seed": seed, "episodes": self._episodes, "envs": together, "tasks": list(tasks), "kind": kind}
-        cell = self._cell(name, OF_HOSTS, **of)
+        cell = self._cell(name, OF_HOSTS, **of, epoch=epoch)
 
         def save(part: bytes, played: int) -> None:
             self._store.save_part(cell, part)
             self._progress.advance(played)
 
         def compute(part: bytes | None) -> Mapping[str, Any]:
-            searcher = TaskSearcher(len(tasks), schedule_KS, is_for_each=kind == "oracle")
+            by_task = TaskSearcher(len(tasks), schedule_KS, is_for_each=kind == "oracle")
+            searcher = Bandit(schedule_KS, seed) if kind == "bandit" else by_task
             episodes = bench.search_episodes(seed, tasks)
             found = run_search(
                 searcher,
-                lambda hosts, choose: episodes.play_schedules(hosts, choose, schedule_KS),
+                lambda hosts, choose: episodes.play_schedules(hosts, choose, schedule_KS, epoch),
                 episodes=self._episodes,
                 together=together,
                 part=part,
                 begin=partial(self._progress.begin_step, name, self._episodes),
                 save=save,
             )
-            return {
-                "plants": [schedule_KS[k].tolist() for k in searcher.best],
-                "worth": [float(searcher.values.mean_GK[task, k]) for task, k in enumerate(searcher.best)],
-                "tried": searcher.values.tried_GK.sum(1).tolist(),
-                "episodes": len(found["paid"]),
-                "candidates": len(schedule_KS),
+            figures = {"episodes": len(found["paid"]), "candidates": len(schedule_KS)}
+            if kind == "bandit":
+                self._store.save_file(cell, pack(found))
+                return figures
+            best, values = by_task.best, by_task.values
+            return figures | {
+                "plants": [schedule_KS[k].tolist() for k in best],
+                "worth": [float(values.mean_GK[task, k]) for task, k in enumerate(best)],
+                "tried": values.tried_GK.sum(1).tolist(),
             }
 
         return Step(cell, self._episodes, compute)
@@ -170,12 +179,15 @@ class Steps:
         bench, results = self._bench, [self.result(need) for need in needs]
         if word.base in RULES:
             return FrozenPolicy(word.base), ""
-        if word.base == "ppo":
-            network = bench.network(unpack(self._store.load_file(needs[0].cell)))
-            if word.control == "told":
-                numbers = task_numbers(bench.held_out_data, bench.trained_tasks)
-                return told(network, numbers), "each host's task is shown to it"
-            return FrozenPolicy.learned(network), ""
+        if word.base in TRAINED:
+            return self._trained_policy(word, unpack(self._store.load_file(needs[0].cell)))
+        if word.base == "bandit":
+            found, schedule_KS = unpack(self._store.load_file(needs[0].cell)), bench.schedules()
+            bandit = Bandit(schedule_KS, seed=0)
+            bandit.observe(range(len(found["paid"])), found)
+            return ScheduledPolicy.by(
+                lambda seen_TN: schedule_KS[bandit.best(host_features(seen_TN))], word.epoch
+            ), ""
         if word.base == "static":
             table = EpisodeTable.from_builtins(results[0]["table"])
             policy = StaticPolicy.of(table.blueprint.tolist(), table.style.tolist())
@@ -190,6 +202,18 @@ class Steps:
             return ScheduledPolicy.of(plant_NS, word.epoch), bench.label(plants[0])
         assert word.path is not None
         return FrozenPolicy.learned(bench.saved_network(word.path)), word.base
+
+    def _trained_policy(self, word: Word, learnt: Mapping[str, Any]) -> tuple[FrozenPolicy, str]:
+        """A stage of a training, see `train_policy`."""
+        bench = self._bench
+        if word.base == "teacher":
+            epoch = bench.cfg.teacher.plant_epoch
+            return ScheduledPolicy.by(TaughtChoice(**learnt["teacher"]).plants, epoch), f"at epoch {epoch}"
+        network = bench.network(learnt[word.base])
+        if word.control == "told":
+            numbers = task_numbers(bench.held_out_data, bench.trained_tasks)
+            return told(network, numbers), "each host's task is shown to it"
+        return FrozenPolicy.learned(network), ""
 
 
 def _digest(path: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from msgspec.structs import replace
+from torch import Tensor
 
 from esper_overwatch.protocol.messages.vocabulary import Stage
 from esper_overwatch.trainer.config.schema import Config
@@ -23,6 +24,7 @@ from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 from .observations import RevealedTasks
+from .searches import pack
 
 SAVE_SECONDS = 60.0
 """Interval after which work is saved, at the next end of a round."""
@@ -32,7 +34,7 @@ Row = dict[str, float | None]
 
 
 class TrainingHooks:
-    """Keeps the figures of each round, and saves now and then.
+    """Keeps the figures of each round, and what the teacher's rounds have led to; saves now and then.
 
     Args:
         save: called with nothing at the end of a round.
@@ -46,6 +48,7 @@ class TrainingHooks:
     ) -> None:
         self.trainer, self.rounds = trainer, rounds
         self.curve: list[Row] = []
+        self.taught: dict[str, Any] = {}
         self._save, self._report = save, report
         self._begun = self._saved = time.perf_counter()
 
@@ -71,7 +74,7 @@ class TrainingHooks:
 
     def on_epoch_end(self, round: int, epoch: int) -> None: ...
 
-    def on_round_end(self, _: int, update: Learned | None, frame: HostFrame) -> None:
+    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None:
         trainer, ppo = self.trainer, update if isinstance(update, UpdateStatistics) else None
         added = trainer.population.parameters() - trainer.population.parameters_host
         self.curve.append(
@@ -85,6 +88,10 @@ class TrainingHooks:
                 "seconds": time.perf_counter() - self._begun,
             }
         )
+        if trainer.teacher is not None and round == trainer.teacher.rounds:
+            assert trainer.agent.ppo is not None
+            imitated = {name: weight.clone() for name, weight in _weights(trainer.agent.ppo.network).items()}
+            self.taught = {"imitated": imitated, "teacher": trainer.teacher.choice._asdict()}
 
     def on_progress(self, done: int, total: int) -> None: ...
 
@@ -107,7 +114,7 @@ def train_policy(
     begin: Callable[[int], None],
     save: Callable[[bytes], None],
     report: Callable[[int], None],
-) -> tuple[dict[str, Any], ActorCritic]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Train PPO; the policy after the last round is the result, no round is picked.
 
     Args:
@@ -119,7 +126,8 @@ def train_policy(
         report: called with the episodes that are done.
 
     Returns:
-        Figures as JSON has them, and the network.
+        Figures as JSON has them; and tensors: `ppo`, the network's by name; in a run with a teacher
+        `imitated`, the same before PPO's first update, and `teacher`, its `TaughtChoice`.
 
     Raises:
         PolicyDiverged: its loss stayed non-finite.
@@ -131,15 +139,13 @@ def train_policy(
         trainer.agent.observation_builder = told
 
     def save_part() -> None:
-        buffer = io.BytesIO()
-        torch.save({"trainer": trainer.state_dict(), "curve": hooks.curve}, buffer)
-        save(buffer.getvalue())
+        save(pack({"trainer": trainer.state_dict(), "curve": hooks.curve, "taught": hooks.taught}))
 
     hooks = TrainingHooks(trainer, rounds, save_part, lambda done: report(done * cfg.envs.count))
     if part is not None:
         state = torch.load(io.BytesIO(part), map_location=device, weights_only=True)
         trainer.load_state_dict(state["trainer"])
-        hooks.curve = state["curve"]
+        hooks.curve, hooks.taught = state["curve"], state["taught"]
     begin(trainer.round * cfg.envs.count)
     try:
         trainer.run(hooks)
@@ -152,7 +158,11 @@ def train_policy(
         "seconds": sum(row["seconds"] or 0.0 for row in hooks.curve),
         "curve": hooks.curve,
     }
-    return figures, trainer.agent.ppo.network
+    return figures, {"ppo": _weights(trainer.agent.ppo.network)} | hooks.taught
+
+
+def _weights(network: ActorCritic) -> dict[str, Tensor]:
+    return {name: weight.cpu() for name, weight in network.state_dict().items()}
 
 
 def _known(value: float) -> float | None:

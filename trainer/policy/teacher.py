@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,8 +39,27 @@ _RECORDS = ("task", "chosen", "paid")
 
 _log = logging.getLogger(__name__)
 
-TaskClassifier = Callable[[Tensor], Tensor]
-"""Maps measurements of hosts [n, features] to the probability of each task, float64 [n, tasks]."""
+
+class TaughtChoice(NamedTuple):
+    """How a teacher decides after its search, float64: by a logistic regression of the task, and by what
+    schedules are worth in each."""
+
+    weight_FG: Tensor
+    bias_G: Tensor
+    mean_GK: Tensor
+    schedule_KS: Tensor
+
+    def probable_tasks(self, shown_NF: Tensor) -> Tensor:
+        """[N, G], by what hosts have shown, see `observation.host_features`."""
+        return (shown_NF.double() @ self.weight_FG + self.bias_G).softmax(1)
+
+    def worth_most(self, shown_NF: Tensor) -> Tensor:
+        """int64 [N]: the schedule with the highest mean return over the tasks that a host may have."""
+        return (self.probable_tasks(shown_NF) @ self.mean_GK).argmax(1)
+
+    def plants(self, seen_TN: Tensor) -> Tensor:
+        """int64 [N, S]: what to plant, by base columns of the observations up to the teacher's epoch."""
+        return self.schedule_KS[self.worth_most(host_features(seen_TN))]
 
 
 @dataclass(frozen=True)
@@ -91,7 +110,7 @@ class Teacher:
         self._now = {"task": none, "chosen": none}
         self._beginnings = Rollout.zeros(min(self.plant_epoch + slots + 1, cfg.episode_epochs), 0, slots)
         self._shown = Rollout.zeros(cfg.episode_epochs, 0, slots)
-        self._classifier: TaskClassifier | None = None
+        self._choice: TaughtChoice | None = None
         self._recognised: float | None = None
 
     @property
@@ -114,19 +133,19 @@ class Teacher:
         if self.searches(round):
             chosen = self._values.most_promising(task_N)
         else:
-            probable_NG = self._fitted_classifier()(host_features(seen_TN))
-            self._recognised = float((probable_NG.argmax(1) == task_N).double().mean())
-            chosen = self._worth_most(probable_NG)
+            shown_NF = host_features(seen_TN)
+            probable_N = self.choice.probable_tasks(shown_NF).argmax(1)
+            self._recognised = float((probable_N == task_N).double().mean())
+            chosen = self.choice.worth_most(shown_NF)
         self._now = {"task": task_N, "chosen": chosen}
 
-    def _worth_most(self, probable_NG: Tensor) -> Tensor:
-        """int64 [N]: the schedule with the highest mean return over the tasks that a host may have."""
-        return (probable_NG @ self._values.mean_GK).argmax(1)
-
-    def _fitted_classifier(self) -> TaskClassifier:
-        if self._classifier is None:
-            self._classifier = _fit_classifier(self._searched(), self._records["task"], len(self._tasks))
-        return self._classifier
+    @property
+    def choice(self) -> TaughtChoice:
+        """How it decides from the end of its search on."""
+        if self._choice is None:
+            regression = _fit_regression(self._searched(), self._records["task"], len(self._tasks))
+            self._choice = TaughtChoice(*regression, self._values.mean_GK, self._schedule_KS)
+        return self._choice
 
     def _searched(self) -> Tensor:
         """Features of the search's hosts before anything was planted in them."""
@@ -165,7 +184,7 @@ class Teacher:
 
     def lessons(self, device: torch.device) -> list[Lesson]:
         """Lessons for the policy after the last demonstration; they are not kept."""
-        chosen_N = self._worth_most(self._fitted_classifier()(self._searched()))
+        chosen_N = self.choice.worth_most(self._searched())
         lessons = [
             Lesson.whole(self._shown.to(device)),
             self._as_taught(self._beginnings.to(device), chosen_N),
@@ -218,6 +237,7 @@ class Teacher:
             "recognised": self._recognised,
             "beginnings": self._beginnings.state_dict(),
             "shown": self._shown.state_dict(),
+            "choice": self._choice and self._choice._asdict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -227,7 +247,8 @@ class Teacher:
         self._beginnings, self._shown = (
             Rollout.of_state(state[name]).to(torch.device("cpu")) for name in ("beginnings", "shown")
         )
-        self._classifier = None
+        choice = state.get("choice")
+        self._choice = choice and TaughtChoice(**{name: value.cpu() for name, value in choice.items()})
         self._values = ScheduleValues(len(self._tasks), self._schedule_KS)
         self._observe(self._records)
 
@@ -245,25 +266,24 @@ def log_findings(report: TeacherReport) -> None:
         )
 
 
-def _fit_classifier(shown: Tensor, task_N: Tensor, tasks: int) -> TaskClassifier:
-    """Fit a logistic regression to hosts whose task is known."""
+def _fit_regression(shown_NF: Tensor, task_N: Tensor, tasks: int) -> tuple[Tensor, Tensor]:
+    """Weights [F, G] and biases [G] of a logistic regression to hosts whose task is known; tasks that none of
+    them has are never probable."""
     from sklearn.exceptions import ConvergenceWarning  # takes a second that only this needs
     from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    known = sorted(set(task_N.tolist()))
+    known = sorted(set(task_N.tolist())) or [0]
+    weight_FG = torch.zeros(shown_NF.shape[1], tasks, dtype=torch.float64)
+    bias_G = torch.full((tasks,), -torch.inf, dtype=torch.float64)
+    bias_G[known] = 0.0
     if len(known) < 2:
-        sure = torch.nn.functional.one_hot(torch.tensor(known[0] if known else 0), tasks).double()
-        return lambda seen: sure.expand(len(seen), -1)
-    regression = make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=3000))
+        return weight_FG, bias_G
+    scaler, regression = StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=3000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # nothing that whoever trains could do
-        regression.fit(shown.double().numpy(), task_N.numpy())
-
-    def classify(seen: Tensor) -> Tensor:
-        probable = torch.zeros(len(seen), tasks, dtype=torch.float64)
-        probable[:, known] = torch.from_numpy(regression.predict_proba(seen.double().numpy()))
-        return probable
-
-    return classify
+        regression.fit(scaler.fit_transform(shown_NF.double().numpy()), task_N.numpy())
+    own = known[-len(regression.coef_) :]  # of two tasks it has the second's weights, the first's are 0
+    weight_FG[:, own] = torch.from_numpy((regression.coef_ / scaler.scale_).T)
+    bias_G[own] = torch.from_numpy(regression.intercept_ - regression.coef_ @ (scaler.mean_ / scaler.scale_))
+    return weight_FG, bias_G

@@ -26,7 +26,7 @@ from esper_overwatch.trainer.compare.frozen_policies import (
     draw_partners,
     shuffled,
 )
-from esper_overwatch.trainer.compare.policy_words import UnknownPolicy, Word, parse_policies
+from esper_overwatch.trainer.compare.policy_words import UnknownPolicy, Word, default_policies, parse_policies
 from esper_overwatch.trainer.compare.progress import Progress
 from esper_overwatch.trainer.compare.steps import OF_TRAINING, Steps
 from esper_overwatch.trainer.compare.workbench import SearchEpisodes, TrainingHosts, Workbench
@@ -158,6 +158,17 @@ def test_shuffling_costs_a_constant_nothing() -> None:
     assert plain.to_builtins() == other.to_builtins()
 
 
+def test_default_policies_are_those_that_a_run_has() -> None:
+    learned = {"bandit@5", "teacher", "imitated", "ppo"}
+
+    def names(*sets: str) -> set[str]:
+        return {str(word) for word in default_policies(configuration(*sets))}
+
+    assert learned < names(*TAUGHT)
+    assert learned & names() == {"bandit@5", "ppo"}
+    assert names() - names("episode_epochs=5") == {"constant@5", "bandit@5"}
+
+
 def test_partner_is_never_oneself() -> None:
     for count in range(2, 30):
         partners = draw_partners(count, seed=count)
@@ -184,6 +195,37 @@ def test_comparison_resumes_and_repeats(tmp_path: Path) -> None:
     names = [policy["name"] for policy in first["policies"]]
     assert names == words.split(",")
     assert [policy["seeds"] for policy in first["policies"]] == [1, 2, 2, 2, 2]
+
+
+TAUGHT = ("teacher.search_rounds=2", "teacher.demonstration_rounds=1", "teacher.passes=1",
+    "teacher.plant_epoch=2", "envs.count=4", "seeds.blueprints=norm,depthwise")  # fmt: skip
+
+
+@pytest.mark.slow
+def test_stages_of_learning_are_rows_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taught = configuration(*MIXED, *TAUGHT)
+    words = "constant,bandit@2,teacher,imitated,ppo"
+    only, _ = run(tmp_path / "short", "imitated", taught, episodes=12)
+    summary, _ = run(tmp_path / "long", words, taught, episodes=16)
+    rows = {policy["name"]: policy for policy in summary["policies"]}
+    assert [row["seeds"] for row in rows.values()] == [1, 2, 2, 2, 2]
+    short, long = only["policies"][0]["figures"], rows["imitated"]["figures"]
+    assert short["return"]["mean"] == long["return"]["mean"], "PPO's rounds are not in it"
+    assert rows["teacher"]["note"] == "at epoch 2"
+    pairs = [(one["first"], one["second"]) for one in summary["differences"]["trained"]]
+    assert [pair for pair in pairs if pair[0] == "ppo"] == [("ppo", name) for name in words.split(",")[:-1]]
+    assert ("imitated", "ppo") not in pairs, "that is told once"
+    monkeypatch.setattr("esper_overwatch.trainer.loop.Trainer.run", None)
+    again, said = run(tmp_path / "long", words, taught, episodes=16)
+    assert again == summary
+    assert "0 episodes to go" in said[0]
+
+
+def test_teacher_of_an_untaught_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"--policy teacher: teacher\.search_rounds = 0, ppo has no teacher"
+    ):
+        run(tmp_path, "ppo,teacher")
 
 
 @pytest.mark.nightly
@@ -273,8 +315,8 @@ def test_training_depends_on_what_its_first_policy_holds(tmp_path: Path) -> None
         ("fixed+told", "only ppo is trained"),
         ("ppo+loud", "the controls are"),
         ("oracle+shuffled", "looks at nothing"),
-        ("fixed@3", "only constant has an epoch"),
-        ("constant@late", "only constant has an epoch"),
+        ("fixed@3", "only constant and bandit have an epoch"),
+        ("constant@late", "only constant and bandit have an epoch"),
     ],
 )
 def test_wrong_policies_are_refused(words: str, message: str) -> None:

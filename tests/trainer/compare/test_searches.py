@@ -1,4 +1,4 @@
-"""Searches: they find the best schedules, deal tasks out evenly, and go on where they were interrupted."""
+"""Searches and the bandit: what they find, how tasks are dealt out, and how they go on when interrupted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esper_overwatch.trainer.compare.bandit import Bandit
 from esper_overwatch.trainer.compare.searches import Choose, PlayRound, Records, TaskSearcher, run_search
 from esper_overwatch.trainer.policy.schedule_values import all_schedules
 
@@ -72,3 +73,28 @@ def test_interrupted_search_ends_as_another(rounds: int, is_for_each: bool) -> N
     part = saved[rounds - 1] if rounds else None
     _, _, resumed = search(play, is_for_each=is_for_each, episodes=37, part=part)
     assert all(whole[name].equal(resumed[name]) for name in whole)
+
+
+def see(hosts: range) -> torch.Tensor:
+    """Contexts that distinguish the tasks, amid noise."""
+    noise_NF = torch.stack([torch.randn(6, generator=torch.Generator().manual_seed(1000 + h)) for h in hosts])
+    task_NG = torch.nn.functional.one_hot(torch.tensor([host % TASKS for host in hosts]), TASKS)
+    return torch.cat([task_NG * 3.0 + 0.3 * noise_NF[:, :TASKS], 0.3 * noise_NF[:, TASKS:]], 1)
+
+
+def test_bandit_finds_by_contexts_what_each_task_wants() -> None:
+    """Without labels; the schedule that is best for all earns .6, the best of each task .87."""
+
+    def play_seen(hosts: range, choose: Choose) -> Records:
+        context_NF = see(hosts)
+        return play(hosts, lambda _: choose(context_NF)) | {"context": context_NF}
+
+    bandit, new = Bandit(SCHEDULES, seed=1), range(5000, 5030)
+    found = run_search(
+        bandit, play_seen, episodes=240, together=16, part=None, begin=lambda _: None, save=lambda *_: None
+    )
+    chosen = bandit.best(see(new))
+    assert sum(worth(host % TASKS, k) for host, k in zip(new, chosen.tolist(), strict=True)) > 0.75 * 30
+    again = Bandit(SCHEDULES, seed=2)
+    again.observe(range(240), found)
+    assert again.best(see(new)).equal(chosen), "it is the episodes that it knows by"
