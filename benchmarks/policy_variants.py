@@ -28,7 +28,7 @@ from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.measurements import Measurements
 from esper_overwatch.trainer.policy.actor import Actor
 from esper_overwatch.trainer.policy.agent import Agent
-from esper_overwatch.trainer.policy.gae import gae, subtract_task_baseline
+from esper_overwatch.trainer.policy.gae import advantages
 from esper_overwatch.trainer.policy.rollout import Rollout
 from esper_overwatch.trainer.reward.compute import Reward, total
 from esper_overwatch.trainer.reward.modes import RunContext
@@ -115,9 +115,11 @@ class StandIn:
         """Fresh hosts, each with a task; the same for a seed and a round."""
         self._random = torch.Generator().manual_seed(self.cfg.seed * 2_000_003 + round_)
         self.table.reset()
-        self.task = torch.randint(0, len(self._tasks), (self.n,), generator=self._random)
-        base, floor, leaves = (torch.tensor([t[i] for t in self._tasks])[self.task] for i in range(3))
-        self._base, self._floor, self._leaves = base + HOST_NOISE * self._noise(), floor, leaves
+        task = torch.randint(0, len(self._tasks), (self.n,), generator=self._random)
+        base, floor, leaves = (torch.tensor([t[i] for t in self._tasks])[task] for i in range(3))
+        base += HOST_NOISE * self._noise()
+        host = torch.arange(self.n) // self.cfg.envs.copies * self.cfg.envs.copies
+        self.task, self._base, self._floor, self._leaves = task[host], base[host], floor[host], leaves[host]
         self._error = torch.full((self.n,), 1 - CHANCE)
         self._skill = torch.zeros(self.n, SLOTS)
 
@@ -167,8 +169,8 @@ class StandIn:
 class Course:
     """A run on the stand-in."""
 
-    def __init__(self, cfg: Config, settling: float = SETTLING) -> None:
-        self.cfg, self.hosts = cfg, StandIn(cfg, settling)
+    def __init__(self, cfg: Config, settling: float = SETTLING, *, critic: bool = True) -> None:
+        self.cfg, self.hosts, self.critic = cfg, StandIn(cfg, settling), critic
         self.agent = Agent(cfg, slots=SLOTS, host_parameters=HOST_PARAMETERS)
         self.actor: Actor = self.agent
         self.lifecycle = Lifecycle(cfg)
@@ -201,10 +203,11 @@ class Course:
     def learn(self) -> Any:
         """One update; its statistics."""
         assert self.agent.ppo is not None
-        ppo = self.cfg.ppo
-        advantage, returns = gae(self.rollout.reward, self.rollout.value, gamma=ppo.gamma, lam=ppo.gae_lambda)
-        if ppo.task_baseline:
-            advantage = subtract_task_baseline(advantage, self.hosts.task)
+        ppo, epochs = self.cfg.ppo, self.cfg.policy.decision_epochs
+        value = self.rollout.value if self.critic else torch.zeros_like(self.rollout.value)
+        advantage, returns = advantages(
+            self.rollout.reward, value, ppo.gamma, ppo.gae_lambda, epochs, self.cfg.envs.copies
+        )
         return self.agent.ppo.update(self.rollout, advantage, returns)
 
     def trial(self, **policy: Any) -> tuple[dict[str, float], dict[str, float], float]:

@@ -31,7 +31,7 @@ from .measurements import Measurements
 from .policy.actions import ActionSpace, Logits
 from .policy.agent import Agent
 from .policy.baselines import schedules
-from .policy.gae import gae, subtract_task_baseline
+from .policy.gae import advantages
 from .policy.imitation import imitate
 from .policy.observation import Observation
 from .policy.rollout import Decision, Rollout
@@ -76,6 +76,8 @@ class Trainer(Episodes):
             graphs=self.graphs,
         )
         super().__init__(cfg, data, population, self.agent, self.compiler)
+        if cfg.envs.copies > 1:
+            population.assign_envs(torch.arange(self.rows.start, self.rows.stop) // cfg.envs.copies)
         self.teacher: Teacher | None = None
         if cfg.taught_rounds:
             self.teacher = Teacher(cfg, self.agent.space)
@@ -83,8 +85,8 @@ class Trainer(Episodes):
         if cfg.evaluation.rounds:
             self.evaluator = Evaluator(cfg, data, device, population.execution, process_group)
         self.capture(self.graphs)
-        self._gae = self.compiler.wrap("GAE", gae, loops=True)
-        self._advantages = self.graphs.wrap("the advantages", self.advantages)
+        compiled = self.compiler.wrap("the advantages", advantages, loops=True)
+        self._advantages = self.graphs.wrap("the advantages", compiled)
         self.best_return = -math.inf
 
     def run(self, hooks: Hooks) -> None:
@@ -139,9 +141,13 @@ class Trainer(Episodes):
                 if self.is_taught:
                     update = self.follow_lessons(rollout, hooks)
                 else:
-                    task_N = self.task_numbers() if ppo.task_baseline else None
                     advantage, returns = self._advantages(
-                        rollout.reward, rollout.value, ppo.gamma, ppo.gae_lambda, task_N
+                        rollout.reward,
+                        rollout.value,
+                        ppo.gamma,
+                        ppo.gae_lambda,
+                        self.cfg.policy.decision_epochs,
+                        self.cfg.envs.copies,
                     )
                     update = self.agent.ppo.update(rollout, advantage, returns)
         with hooks.phase("test"):
@@ -178,15 +184,6 @@ class Trainer(Episodes):
         if self.round == options.search_rounds and self.process_group.rank == 0:
             log_findings(report)
         return report
-
-    def advantages(
-        self, reward_TN: Tensor, value_TN: Tensor, gamma: float, lam: float, task_N: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Advantages and returns [T, N], see `gae`; with tasks, advantages are less their baseline."""
-        advantage_TN, return_TN = self._gae(reward_TN, value_TN, gamma=gamma, lam=lam)
-        if task_N is not None:
-            advantage_TN = subtract_task_baseline(advantage_TN, task_N)
-        return advantage_TN, return_TN
 
     def evaluate(self, reward_TN: Tensor, hooks: Hooks) -> None:
         """Play on held-out hosts what is due, and judge the policy."""

@@ -35,7 +35,7 @@ class TrainingHosts(HeldOutHosts):
 
     def configure(self, cfg: Config, count: int | None = None) -> Config:
         """A run's configuration, for these hosts in place of its own; `count`: of this rank."""
-        return replace(cfg, seed=self.seed, envs=replace(cfg.envs, count=count or self.count))
+        return replace(cfg, seed=self.seed, envs=replace(cfg.envs, count=count or self.count, copies=1))
 
     def _instances(self, task: TaskConfig, tasks: int) -> tuple[int, int]:  # noqa: ARG002
         """The instances that training draws from."""

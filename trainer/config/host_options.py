@@ -97,6 +97,14 @@ class HostConfig(Section, frozen=True):
 
 class EnvsConfig(Section, frozen=True):
     count: Annotated[int, count("Number of envs: hosts that are trained side by side", le=4096)] = 8
+    copies: Annotated[
+        int,
+        count(
+            "Copies of each host among the envs: same task, weights and batches, so that they differ only by "
+            "what is decided; PPO compares each with the others. Divides envs.count",
+            le=4096,
+        ),
+    ] = 1
     group_size: Annotated[
         int,
         count("Hosts per stacked program; 0 = by size and cores on a CPU, measured on a GPU", ge=0, le=4096),

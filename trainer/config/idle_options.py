@@ -78,7 +78,7 @@ NEEDS = (
     Need("ppo.entropy_rounds", bool, "ppo.entropy_rounds from 1 on", ("ppo.entropy_final",)),
     Need("ppo.sharpen_rounds", bool, "ppo.sharpen_rounds from 1 on", ("ppo.sharpen_factor",)),
     Need("ppo.floor", bool, "a head in ppo.floor", ("ppo.floor_rounds",)),
-    Need("task.mixture", bool, "tasks in task.mixture", ("task.instances", "ppo.task_baseline")),
+    Need("task.mixture", bool, "tasks in task.mixture", ("task.instances",)),
     Need(
         "evaluation.rounds",
         bool,

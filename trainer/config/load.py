@@ -11,6 +11,7 @@ import difflib
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -408,6 +409,14 @@ def _check_combinations(config: Config) -> None:
             f"seeds.min_training_epochs = {config.seeds.min_training_epochs}: "
             f"must be below episode_epochs = {config.episode_epochs}"
         )
+    epochs = config.policy.decision_epochs
+    if any(before >= after for before, after in pairwise((*epochs, config.episode_epochs))):
+        raise ConfigError(
+            f"policy.decision_epochs = {', '.join(map(str, epochs))}: must ascend, and stay below "
+            f"episode_epochs = {config.episode_epochs}"
+        )
+    if config.envs.count % config.envs.copies:
+        raise ConfigError(f"envs.copies = {config.envs.copies}: must divide envs.count = {config.envs.count}")
     _check_addresses(config)
 
 

@@ -58,6 +58,16 @@ class PolicyConfig(Section, frozen=True):
             le=100.0,
         ),
     ] = 1.0
+    decision_epochs: Annotated[
+        tuple[Annotated[int, Meta(ge=0, le=99_999)], ...],
+        Meta(
+            max_length=64,
+            description=(
+                "Epochs of an episode, from 0, at which PPO decides what to plant in all empty slots; seeds "
+                "then grow as their gates allow. Empty = one op of any kind in each epoch"
+            ),
+        ),
+    ] = ()
     hidden: Annotated[int, count("Units of the policy's LSTM and of the layer before it", ge=8, le=4096)] = 64
 
 
@@ -72,15 +82,6 @@ class PPOConfig(Section, frozen=True):
     ] = 0
     gamma: Annotated[float, number("Discount per epoch", le=1.0)] = 1.0
     gae_lambda: Annotated[float, number("Lambda of generalised advantage estimation", le=1.0)] = 0.95
-    task_baseline: Annotated[
-        bool,
-        Meta(
-            description=(
-                "Whether each env's advantages are less the mean of the other envs with the same task of a "
-                "mixture, epoch by epoch; the policy does not see the task"
-            )
-        ),
-    ] = False
     clip: Annotated[
         float, number("Distance from 1 at which probability ratios are clipped", ge=0.01, le=1.0)
     ] = 0.2

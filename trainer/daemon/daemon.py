@@ -461,9 +461,9 @@ def _open_metrics(config: MetricsConfig) -> MetricsListener | None:
 
 
 def _run_shape(config: Config, trainer: Trainer, data: Task) -> RunShape:
-    population = trainer.population
+    population, envs, seed = trainer.population, config.envs, config.seed
     return RunShape(
-        envs=config.envs.count,
+        envs=envs.count,
         slots=population.slots,
         blueprints=config.seeds.blueprints,
         seed_parameters=population.parameters_seed.tolist(),
@@ -471,7 +471,7 @@ def _run_shape(config: Config, trainer: Trainer, data: Task) -> RunShape:
         host_parameters=population.parameters_host,
         rent=lambda: trainer.reward.run.cfg.rent,
         steps=config.task.batches_per_epoch,
-        tasks=partial(data.names, config.seed, config.envs.count) if isinstance(data, Mixture) else None,
+        tasks=partial(data.names, seed, envs.count, envs.copies) if isinstance(data, Mixture) else None,
     )
 
 

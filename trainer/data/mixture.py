@@ -125,10 +125,10 @@ class Mixture:
         task = words[:, 0].remainder(len(self.tasks))
         return (counts.cumsum(0) - counts)[task] + words[:, 1].remainder(counts[task])
 
-    def names(self, seed: int, envs: int, round_: int) -> list[tuple[str, int]]:
-        """Task and instance of envs 0 to `envs` - 1 in a round."""
+    def names(self, seed: int, envs: int, copies: int, round_: int) -> list[tuple[str, int]]:
+        """Task and instance of envs 0 to `envs` - 1 in a round; `copies` in a row are of one host."""
         known = [(task.name, i) for task in self.tasks for i in range(len(task.datasets))]
-        return [known[place] for place in self.draw(seed, torch.arange(envs), round_).tolist()]
+        return [known[place] for place in self.draw(seed, torch.arange(envs) // copies, round_).tolist()]
 
     def guesses(self) -> tuple[Tensor, Tensor]:
         """Accuracy and loss of a guess, float32 each, of each of `datasets`."""

@@ -85,7 +85,7 @@ class HeldOutEpisodes:
         episodes.play(seen)
         names = [(self._data.name, 0)] * self._rows.stop
         if isinstance(self._data, Mixture):
-            names = self._data.names(self.cfg.seed, self._rows.stop, episodes.round)
+            names = self._data.names(self.cfg.seed, self._rows.stop, 1, episodes.round)
         names = names[self._rows.start :]
         added = population.tested_parameters() - population.parameters_host
         table = episodes.table

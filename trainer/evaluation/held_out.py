@@ -48,7 +48,7 @@ class HeldOutHosts:
 
     def configure(self, cfg: Config, count: int | None = None) -> Config:
         """Configure these hosts, or `count` of them, in place of the run's own."""
-        envs = replace(cfg.envs, count=self.count if count is None else count)
+        envs = replace(cfg.envs, count=self.count if count is None else count, copies=1)
         return replace(cfg, seed=FIRST_SEED + self.seed, envs=envs)
 
     def load(self, task: TaskConfig, device: torch.device) -> Task:

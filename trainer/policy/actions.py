@@ -37,8 +37,8 @@ class Evaluation(NamedTuple):
     """Nats."""
     relevant: Tensor
     """bool: the head matters for the op chosen."""
-    choices: Tensor
-    """int64: how many choices were legal; 1 where the head does not matter."""
+    max_entropy: Tensor
+    """Nats, of a uniform choice among what was legal; 0 where there was no choice."""
 
 
 class ActionSpace:
@@ -141,10 +141,10 @@ class ActionSpace:
         scores = [logits[0], _at(logits[1], op), *(_at(head, slot) for head in logits[2:])]
         masks = [legal.any(-1), self._slot_mask(legal, op, relevant)]
         floors = _each(floor_H)
-        log_probs, entropies, choices = [], [], []
+        log_probs, entropies, counts = [], [], []
         for head, score in enumerate(scores):
             mask = masks[head] if head < len(masks) else torch.ones_like(score, dtype=torch.bool)
-            choices.append(mask.sum(-1))
+            counts.append(mask.sum(-1))
             log_p = _log_probs(score, mask, floors[head])
             log_probs.append(log_p.gather(-1, actions[..., head, None]).squeeze(-1))
             entropies.append(-(log_p.exp() * log_p).sum(-1))
@@ -152,7 +152,7 @@ class ActionSpace:
             log_prob=torch.stack(log_probs, -1).where(relevant, 0.0),
             entropy=torch.stack(entropies, -1).where(relevant, 0.0),
             relevant=relevant,
-            choices=torch.stack(choices, -1).where(relevant, 1),
+            max_entropy=torch.stack(counts, -1).where(relevant, 1).to(logits[0].dtype).log(),
         )
 
     def _slot_mask(self, legal: Tensor, op: Tensor, relevant: Tensor) -> Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op
 from esper_overwatch.trainer.compute import rng
 from esper_overwatch.trainer.compute.compiler import Compiler
 from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
@@ -19,9 +19,20 @@ from esper_overwatch.trainer.measurements import Measurements
 from esper_overwatch.trainer.seeds.table import SlotTable
 
 from .actions import ActionSpace
-from .baselines import FIXED_BLUEPRINTS, Rule, constant, fixed, heuristic, no_growth, random
+from .baselines import (
+    FIXED_BLUEPRINTS,
+    NO_SEED,
+    Rule,
+    constant,
+    fixed,
+    heuristic,
+    no_growth,
+    random,
+    schedules,
+)
 from .network import ActorCritic, Hidden
 from .observation import Observation, ObservationBuilder
+from .plans import PlanSpace, decide_plan
 from .rollout import Decision
 
 RULES: dict[str, Rule] = {"fixed": fixed, "heuristic": heuristic, "no_growth": no_growth, "random": random}
@@ -139,16 +150,21 @@ class Actor:
                 self.rule = constant_rule(cfg.policy.constant, blueprints, slots)
             else:
                 self.rule = RULES[cfg.policy.kind]
+        self.plans: PlanSpace | None = None
+        if cfg.policy.decision_epochs and network is not None:
+            self.plans = PlanSpace(cfg.policy.decision_epochs, slots, device)
+        self._no_plan = torch.full((n, slots), NO_SEED, device=device)
+        self._none_free = torch.zeros((n, slots), dtype=torch.bool, device=device)
         graphs = graphs or CudaGraphs(on=False)
         self._draw = graphs.wrap("the draws", self._uniform)
         if network is not None:
             compiler = compiler or Compiler("off", torch.device(device))
-            step = decide
+            step: Callable[..., tuple[Tensor, ...]] = decide if self.plans is None else decide_plan
             if cfg.policy.temperature != 1.0:
-                step = partial(decide, temperature=cfg.policy.temperature)
+                step = partial(step, temperature=cfg.policy.temperature)
             self._decide = graphs.wrap("the policy", compiler.wrap("the policy", step))
             self._hidden = network.initial(n)
-            self._waited = torch.ones(n, device=device)
+            self._waited = torch.ones(*((n,) if self.plans is None else (n, slots)), device=device)
         kinds = [name.partition(":")[0] for name in blueprints]
         plant = next((name for name in FIXED_BLUEPRINTS if name in kinds), kinds[-1])
         self._fixed_blueprint = kinds.index(plant)
@@ -164,6 +180,7 @@ class Actor:
         """All envs start afresh; `round` keys the random numbers of their actions."""
         self._round = round
         self._reset = torch.ones_like(self._envs, dtype=torch.bool)
+        self._plan = self._no_plan
         self.observation_builder.begin_episode()
 
     def reset_hidden(self, envs: Tensor) -> None:
@@ -181,13 +198,17 @@ class Actor:
             epoch: 0-based in the episode.
         """
         observation = self.observation_builder.observe(table, measurements, epoch)
-        likelihood = None
+        likelihood, plan, free = None, self._no_plan, self._none_free
         uniform = self._draw(filled((self._round, epoch), self._envs.device))
         if self.rule is not None:
-            logits = self.rule(self.space, legal, self._fixed_blueprint, observation)
-            actions = self.space.sample(logits, legal, uniform)
-            log_prob = self.space.evaluate(logits, actions, legal).log_prob
+            actions, log_prob = self._obey(self.rule, observation, legal, uniform)
             value = torch.zeros_like(observation.base[:, 0])  # a rule expects nothing
+        elif self.plans is not None:
+            if epoch in self.plans.epochs:
+                free = self._plan == NO_SEED
+            log_prob, value, likelihood, plan = self._decide_plan(observation, free, uniform, epoch)
+            self._plan = torch.where(free, plan, self._plan)
+            actions, _ = self._obey(schedules(self._plan), observation, legal, uniform[:, : len(HEAD_NAMES)])
         else:
             assert self.network is not None
             with exact_float32(self._envs.device):
@@ -204,12 +225,48 @@ class Actor:
                 )
             self._waited, self._hidden = waited, (hidden[0], hidden[1])
         reset, self._reset = self._reset, torch.zeros_like(self._reset)
-        return Decision(actions, observation, legal, log_prob, value, reset, likelihood)
+        return Decision(actions, observation, legal, log_prob, value, reset, plan, free, likelihood)
+
+    def _obey(
+        self, rule: Rule, observation: Observation, legal: Tensor, uniform: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """A rule's actions, and their log-probabilities, [N, heads] each."""
+        logits = rule(self.space, legal, self._fixed_blueprint, observation)
+        actions = self.space.sample(logits, legal, uniform)
+        return actions, self.space.evaluate(logits, actions, legal).log_prob
+
+    def _decide_plan(
+        self, observation: Observation, free: Tensor, uniform: Tensor, epoch: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Log-probabilities, V(s), likelihood and plan of an epoch; NaN where nothing is decided or known."""
+        assert self.plans is not None
+        unknown = torch.full_like(observation.base[:, 0], torch.nan)
+        silent = unknown.unsqueeze(1).expand(-1, 1 + len(Op))
+        if epoch >= self.plans.horizon:
+            return (
+                torch.zeros_like(unknown).unsqueeze(1).expand(-1, len(HEAD_NAMES)),
+                unknown,
+                silent,
+                self._no_plan,
+            )
+        with exact_float32(self._envs.device):
+            plan, log_prob, value, waited, h, c, likelihood = self._decide(
+                self.network,
+                self.plans,
+                observation,
+                self._hidden,
+                self._reset,
+                free,
+                None if self.greedy else uniform,
+                self._waited,
+            )
+        self._waited, self._hidden = waited, (h, c)
+        return log_prob, value, likelihood if epoch in self.plans.epochs else silent, plan
 
     def _uniform(self, place: Tensor) -> Tensor:
-        """[N, heads], by which the actions of a round and epoch, int64 [2], are drawn."""
+        """[N, ...], by which the actions of a round and epoch, int64 [2], are drawn."""
         key = rng.key(self.cfg.seed, rng.Purpose.ACTION, self._envs, *place)
-        return rng.uniform(key, len(HEAD_NAMES))
+        return rng.uniform(key, max(len(HEAD_NAMES), 2 * self.space.sizes[1]))
 
     def record_action(self, decision: Decision) -> None:
         """Record what was done, for the next observation."""

@@ -56,7 +56,7 @@ class Agent(Actor):
         network = None
         if cfg.policy.kind == "ppo":
             space = ActionSpace(slots, len(cfg.seeds.blueprints), device)
-            network = ActorCritic(space, cfg.policy.hidden, cfg.seed)
+            network = ActorCritic(space, cfg.policy.hidden, cfg.seed, plans=bool(cfg.policy.decision_epochs))
             if cfg.policy.file:
                 SavedPolicy.read(Path(cfg.policy.file)).load_into(network, cfg, slots)
             network.to(device)
@@ -73,7 +73,9 @@ class Agent(Actor):
         self.ppo: PPO | None = None
         if network is not None:
             rounds = max(0, cfg.rounds - cfg.taught_rounds)
-            self.ppo = PPO(network, self.space, cfg.ppo, cfg.seed, process_group, compiler, rounds, graphs)
+            self.ppo = PPO(
+                network, self.plans or self.space, cfg.ppo, cfg.seed, process_group, compiler, rounds, graphs
+            )
 
     @property
     def floor_H(self) -> Tensor | None:
@@ -94,6 +96,7 @@ class Agent(Actor):
                 "ppo": self.ppo.state_dict(),
                 "hidden": list(self._hidden),
                 "waited": self._waited,
+                "plan": self._plan,
             }
         return state
 
@@ -123,3 +126,4 @@ class Agent(Actor):
             h, c = state["hidden"]
             self._hidden = h.to(device), c.to(device)
             self._waited = state["waited"].to(device)
+            self._plan = state["plan"].to(device)

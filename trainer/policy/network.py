@@ -84,6 +84,7 @@ class ActorCritic(nn.Module):
         space: sizes of the action heads.
         hidden: width of the LSTM.
         seed: of the initial weights; the same seed gives the same weights.
+        plans: whether it decides about all slots at once, see `PlanSpace`.
 
     Attributes:
         sharpness: [], what all logits are multiplied by: with s, probabilities are proportional to the s-th
@@ -92,7 +93,7 @@ class ActorCritic(nn.Module):
 
     sharpness: Tensor
 
-    def __init__(self, space: ActionSpace, hidden: int, seed: int) -> None:
+    def __init__(self, space: ActionSpace, hidden: int, seed: int, *, plans: bool = False) -> None:
         super().__init__()
         slots, blueprints = space.sizes[1], space.sizes[2]
         generator = torch.Generator().manual_seed(seed)
@@ -117,6 +118,9 @@ class ActorCritic(nn.Module):
         self.base = linear(inputs, hidden, relu)
         self.lstm = LSTM(hidden, hidden, generator)
         self.context = linear(hidden + SLOT_WIDTH, SLOT_WIDTH, relu)
+        self.planned: Tensor | None = None
+        if plans:
+            self.planned = nn.Parameter(torch.zeros(blueprints, SLOT_WIDTH))
         op = linear(hidden, space.sizes[0], 0.01)
         op.bias.detach()[Op.PRUNE] = PRUNE_PRIOR
         self.heads = nn.ModuleDict({"op": op})
@@ -131,13 +135,14 @@ class ActorCritic(nn.Module):
         zero = self.place.new_zeros(n, self.lstm.hidden)
         return zero, zero
 
-    def forward(self, seen: Observation, hidden: Hidden, reset: Tensor) -> Output:
+    def forward(self, seen: Observation, hidden: Hidden, reset: Tensor, plan: Tensor | None = None) -> Output:
         """Run T steps.
 
         Args:
             seen: observations [T, N, ...].
             hidden: state before the first step.
             reset: bool [T, N], start this step from a zero state.
+            plan: int64 [T, N, S], what a decision plants, see `PlanSpace`; None = no decision of that kind.
         """
         slots = self._slots(seen)
         base = _fill(self.base_norm, seen.base, len(BASE_COLUMNS.measured)).to(slots.dtype)
@@ -145,7 +150,11 @@ class ActorCritic(nn.Module):
         x = self.base(torch.cat([base, unlike_others, slots.flatten(-2)], -1)).relu()
         h, c = self.lstm(x, hidden, reset)
         wide = h.unsqueeze(-2).expand(*h.shape[:-1], slots.shape[-2], h.shape[-1])
-        context = self.context(torch.cat([wide, slots], -1)).relu()
+        context = self.context(torch.cat([wide, slots], -1))
+        if plan is not None and self.planned is not None:
+            chosen = torch.where(plan.unsqueeze(-1) < 0, 0.0, self.planned[plan.clamp_min(0)])
+            context = context + chosen.cumsum(-2) - chosen  # of the slots before
+        context = context.relu()
         logits = (
             self.heads["op"](h),
             self.heads["slot"](context).transpose(-1, -2),

@@ -34,8 +34,16 @@ from .early_stop import EarlyStop, MaskedStop
 from .feature_statistics import feature_statistics
 from .minibatch_program import MinibatchProgram
 from .network import ActorCritic
+from .plans import PlanSpace
 from .rollout import Rollout
-from .update_statistics import UpdateStatistics, rollout_statistics, stack_steps, summarise, to_host
+from .update_statistics import (
+    EVERY_EPOCH,
+    UpdateStatistics,
+    rollout_statistics,
+    stack_steps,
+    summarise,
+    to_host,
+)
 
 MAX_NONFINITE_STEPS = 3
 """Steps in a row with a non-finite loss or gradient after which training ends."""
@@ -101,7 +109,7 @@ class Loss(NamedTuple):
 
 def ppo_loss(
     network: ActorCritic,
-    space: ActionSpace,
+    space: ActionSpace | PlanSpace,
     batch: Rollout,
     advantage: Tensor,
     target: Tensor,
@@ -122,17 +130,25 @@ def ppo_loss(
         coefficients: with the floors that the actions were drawn under.
         share: of the minibatch that this batch is; the other ranks hold the rest.
     """
-    out = network(batch.observation, network.initial(batch.reset.shape[1]), batch.reset)
-    now = space.evaluate(out.logits, batch.actions, batch.legal, coefficients.floor_H)
-    log_ratio = now.log_prob - batch.log_prob
+    initial = network.initial(batch.reset.shape[1])
+    if isinstance(space, PlanSpace):
+        rows = space.rows
+        out = network(batch.observation, initial, batch.reset, batch.plan)
+        now = space.evaluate(tuple(head[rows] for head in out.logits), batch.plan[rows], batch.free[rows])
+        value, old_log_prob = out.value[rows], batch.log_prob[rows]
+    else:
+        out = network(batch.observation, initial, batch.reset)
+        now = space.evaluate(out.logits, batch.actions, batch.legal, coefficients.floor_H)
+        value, old_log_prob = out.value, batch.log_prob
+    log_ratio = now.log_prob - old_log_prob
     ratio, clip = log_ratio.exp(), coefficients.clip
     advantages = advantage.unsqueeze(-1)
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
     pg_loss = -share * (surrogate * now.relevant).sum(-1).mean()
-    v_loss = share * (out.value - target).square().mean() / 2
+    v_loss = share * (value - target).square().mean() / 2
 
-    has_choice = now.choices > 1
-    max_entropy = now.choices.to(ratio.dtype).log()
+    max_entropy = now.max_entropy
+    has_choice = max_entropy > 0
     normalised = (now.entropy / max_entropy.where(has_choice, 1.0)).where(has_choice, 0.0)
     entropy_bonus = share * (coefficients.head_entropy_H * normalised).sum(-1).mean()
     total = pg_loss + coefficients.value * v_loss - coefficients.entropy * entropy_bonus
@@ -176,7 +192,7 @@ class PPO:
     def __init__(
         self,
         network: ActorCritic,
-        space: ActionSpace,
+        space: ActionSpace | PlanSpace,
         cfg: PPOConfig,
         seed: int,
         process_group: ProcessGroup | None = None,
@@ -188,6 +204,7 @@ class PPO:
         self.process_group = process_group or ProcessGroup()
         self.network = network
         self.space = space
+        self._rows = space.rows if isinstance(space, PlanSpace) else EVERY_EPOCH
         self.cfg = cfg
         self.seed = seed
         self.updates = 0
@@ -249,6 +266,8 @@ class PPO:
         scale = advantage.std().clamp_min(self.cfg.advantage_std_floor) + 1e-8
         scaled = (advantage - advantage.mean()) / scale
         experience = rollout
+        if isinstance(self.space, PlanSpace):
+            rollout = rollout.epochs(self.space.horizon)
         if self.cfg.reevaluate:
             rollout = self._reevaluated(rollout)
         early_stop: EarlyStop | MaskedStop
@@ -262,7 +281,7 @@ class PPO:
         self._streak = early_stop.streak.clone()
         self.updates += 1
         overall = self._describe(experience, advantage, returns, self.cfg.gamma) | {"advantage_scale": scale}
-        self._learn_inputs(experience.observation)
+        self._learn_inputs(rollout.observation)
         if self.cfg.sharpen_rounds:
             self.network.sharpness.fill_(sharpness(self.cfg, self.updates))
         overall["stopped"] = torch.full_like(early_stop.longest, 0) + early_stop.stopped
@@ -292,9 +311,11 @@ class PPO:
         self, rollout: Rollout, advantage: Tensor, returns: Tensor, gamma: float
     ) -> dict[str, Tensor]:
         """Describe the update's experience and inputs, before the normalisers learn from them."""
+        statistics = rollout_statistics(rollout, advantage, returns, gamma, self._rows)
         network, seen = self.network, rollout.observation
+        if isinstance(self.space, PlanSpace):
+            seen = rollout.epochs(self.space.horizon).observation
         features = feature_statistics(seen, network.base_norm, network.slot_norm)
-        statistics = rollout_statistics(rollout, advantage, returns, gamma)
         return statistics | network.observed(seen) | {"features": features}
 
     def _take_steps(

@@ -32,6 +32,10 @@ class Decision:
     """float32 [N], V(s) in units of the reward."""
     reset: Tensor
     """bool [N]: the recurrent state started afresh with this step."""
+    plan: Tensor
+    """int64 [N, S], the blueprint that a decision about all slots plants in each; `NO_SEED` elsewhere."""
+    free: Tensor
+    """bool [N, S], the slots that it was about; none where each epoch has an action of its own."""
     likelihood: Tensor | None = None
     """float32 [N, 1 + ops]: probability of the whole action, then of each op; None where a rule decided."""
 
@@ -53,6 +57,9 @@ class Rollout:
     """[T, N]"""
     reset: Tensor
     """bool [T, N], the recurrent state started afresh with this step."""
+    plan: Tensor
+    """int64 [T, N, S], see `Decision`; `free` likewise."""
+    free: Tensor
 
     @classmethod
     def zeros(cls, t: int, n: int, s: int, device: torch.device | str = "cpu") -> Rollout:
@@ -75,13 +82,15 @@ class Rollout:
             value=zeros(),
             reward=zeros(),
             reset=zeros(dtype=torch.bool),
+            plan=zeros(s, dtype=torch.int64),
+            free=zeros(s, dtype=torch.bool),
         )
 
     def store(self, t: int, decision: Decision, reward: Tensor) -> None:
         """Keep the decision of epoch t (0-based) and the reward [N] that it earned."""
         for name, row in vars(decision.observation).items():
             getattr(self.observation, name)[t] = row
-        for name in ("legal", "actions", "log_prob", "value", "reset"):
+        for name in ("legal", "actions", "log_prob", "value", "reset", "plan", "free"):
             getattr(self, name)[t] = getattr(decision, name)
         self.reward[t] = reward
 

@@ -21,6 +21,9 @@ Floats = NDArray[np.float64]
 Arrays = dict[str, Floats]
 
 
+EVERY_EPOCH = slice(None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class UpdateStatistics:
     """The statistics of one update; NaN where there was nothing to measure.
@@ -93,23 +96,32 @@ class UpdateStatistics:
 
 
 def rollout_statistics(
-    rollout: Rollout, advantage: Tensor, returns: Tensor, gamma: float
+    rollout: Rollout, advantage: Tensor, returns: Tensor, gamma: float, rows: Tensor | slice = EVERY_EPOCH
 ) -> dict[str, Tensor]:
-    """Statistics of the experience of an update: [], but `op_fraction` [ops]; arguments are [T, N]."""
-    residual, ops = returns - rollout.value, rollout.actions[..., 0]
+    """Statistics of the experience of an update: [], but `op_fraction` [ops].
+
+    Args:
+        rollout: [T, N].
+        advantage, returns: [D, N], of the decisions.
+        rows: int64 [D], their epochs.
+    """
+    value, ops = rollout.value[rows], rollout.actions[..., 0]
+    residual = returns - value
     codes = torch.arange(len(Op), device=ops.device)
     return {
         "advantage_mean": advantage.mean(),
         "advantage_std": advantage.std(),
         "return_std": returns.std(),
         "explained_variance": 1 - residual.var() / returns.var(),
-        "explained_variance_within": explained_within(rollout.reward, rollout.value, gamma),
+        "explained_variance_within": explained_within(rollout.reward, value, gamma, rows),
         "value_nrmse": residual.square().mean().sqrt() / returns.std(),
         "op_fraction": (ops.unsqueeze(-1) == codes).double().mean((0, 1)),
     }
 
 
-def explained_within(reward_TN: Tensor, value_TN: Tensor, gamma: float) -> Tensor:
+def explained_within(
+    reward_TN: Tensor, value_DN: Tensor, gamma: float, rows: Tensor | slice = EVERY_EPOCH
+) -> Tensor:
     """1 - sum of (G - V - mean)^2 / sum of (G - mean)^2, means being over the envs at each step; [].
 
     G are the discounted rewards that followed, without the critic's own estimates in them. What a critic
@@ -118,8 +130,8 @@ def explained_within(reward_TN: Tensor, value_TN: Tensor, gamma: float) -> Tenso
     steps = torch.arange(len(reward_TN), device=reward_TN.device)
     ahead = steps - steps.unsqueeze(1)
     weights = torch.where(ahead >= 0, torch.pow(gamma, ahead.clamp_min(0).double()), 0.0)
-    following = weights @ reward_TN.double()
-    error, spread = ((x - x.mean(1, keepdim=True)).square().sum() for x in (following - value_TN, following))
+    following = (weights @ reward_TN.double())[rows]
+    error, spread = ((x - x.mean(1, keepdim=True)).square().sum() for x in (following - value_DN, following))
     return (1 - error / spread).where(spread > 1e-12 * following.square().sum(), torch.nan)
 
 

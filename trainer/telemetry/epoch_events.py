@@ -96,10 +96,12 @@ def _float32(values: NDArray[np.float64], absent: NDArray[np.bool_]) -> list[Any
 
 
 def _judgement(decision: HostFrame) -> dict[str, Any]:
-    """Probabilities and values of the network; empty where a rule decided, or a checkpoint lacks them."""
+    """Probabilities and values of the network; empty where it did not decide, or a checkpoint lacks them."""
     if "policy.value" not in decision:
         return {}
     likelihood = decision["policy.likelihood"]
+    if np.isnan(likelihood).all():  # between two decisions, see `policy.decision_epochs`
+        return {}
     return {
         "probability": shortest(likelihood[:, 0]),
         "op_probability": shortest(likelihood[:, 1:]),

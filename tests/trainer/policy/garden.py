@@ -17,7 +17,7 @@ from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.measurements import Measurements
 from esper_overwatch.trainer.policy.agent import Agent
-from esper_overwatch.trainer.policy.gae import gae
+from esper_overwatch.trainer.policy.gae import advantages
 from esper_overwatch.trainer.policy.rollout import Rollout
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.reward.compute import Reward, total
@@ -117,6 +117,6 @@ def play(agent: Agent, reward: Reward, round: int) -> tuple[Rollout, Measurement
 
 def learn(agent: Agent, rollout: Rollout) -> UpdateStatistics:
     assert agent.ppo is not None
-    cfg = agent.cfg.ppo
-    advantage, returns = gae(rollout.reward, rollout.value, gamma=cfg.gamma, lam=cfg.gae_lambda)
+    cfg, epochs = agent.cfg.ppo, agent.cfg.policy.decision_epochs
+    advantage, returns = advantages(rollout.reward, rollout.value, cfg.gamma, cfg.gae_lambda, epochs)
     return agent.ppo.update(rollout, advantage, returns)

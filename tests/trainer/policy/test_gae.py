@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from esper_overwatch.trainer.policy.gae import gae, subtract_task_baseline
+from esper_overwatch.trainer.policy.gae import advantages, gae, subtract_copies
 
 
 def naive(reward: list[float], value: list[float], gamma: float, lam: float) -> list[float]:
@@ -36,13 +36,25 @@ def test_the_last_step_is_the_end() -> None:
     assert returns.flatten().tolist() == [4, 3, 2, 1]
 
 
-@pytest.mark.parametrize("tasks", [[2, 0, 2, 2, 0], [1, 1, 1, 1, 1], [4, 3, 2, 1, 0]])
-def test_task_baseline_is_the_mean_of_the_others(tasks: list[int]) -> None:
-    g = torch.Generator().manual_seed(3)
-    advantage = torch.randn(7, len(tasks), generator=g, dtype=torch.float64)
-    found = subtract_task_baseline(advantage, torch.tensor(tasks))
-    for env, task in enumerate(tasks):
-        others = [i for i, other in enumerate(tasks) if other == task and i != env]
-        for step in range(7):
-            baseline = sum(float(advantage[step, i]) for i in others) / max(1, len(others))
-            assert float(found[step, env]) == pytest.approx(float(advantage[step, env]) - baseline, abs=1e-12)
+def test_decision_earns_what_comes_until_the_next() -> None:
+    g = torch.Generator().manual_seed(1)
+    reward, gamma, epochs = torch.rand(9, 4, generator=g, dtype=torch.float64), 0.9, (1, 4, 5)
+    nothing = torch.zeros(9, 4, dtype=torch.float64)
+    _, returns = advantages(reward, nothing, gamma, 1.0, epochs)
+    for row, epoch in enumerate(epochs):
+        expected = sum(gamma ** (t - epoch) * reward[t] for t in range(epoch, 9))
+        torch.testing.assert_close(returns[row], expected, rtol=1e-12, atol=1e-12)
+    value = torch.rand(9, 4, generator=g, dtype=torch.float64)
+    one_step, _ = advantages(reward, value, gamma, 0.0, epochs)
+    earned = sum(gamma ** (t - 1) * reward[t] for t in range(1, 4))
+    torch.testing.assert_close(one_step[0], earned + gamma**3 * value[4] - value[1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3, 6])
+def test_baseline_is_the_mean_of_the_other_copies(copies: int) -> None:
+    advantage = torch.randn(7, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    found = subtract_copies(advantage, copies)
+    for env in range(6):
+        others = [i for i in range(6) if i // copies == env // copies and i != env]
+        baseline = advantage[:, others].mean(1) if others else torch.zeros(7, dtype=torch.float64)
+        torch.testing.assert_close(found[:, env], advantage[:, env] - baseline, rtol=1e-12, atol=1e-12)
