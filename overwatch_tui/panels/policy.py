@@ -22,7 +22,7 @@ from esper_overwatch.protocol.messages.events import EvaluationFinished, Teacher
 
 from . import curves
 
-HEAD_COLUMNS_WIDTH = 24
+HEAD_COLUMNS_WIDTH = 8
 """Width of the columns of a head that older runs do not report."""
 THREE_CHARTS_WIDTH = 160
 HELD_OUT = "held-out"
@@ -284,8 +284,6 @@ def _settings(inputs: PanelInputs, width: int) -> Line:
     assert ppo is not None
     row = Row().put(" update   ", "dim")
     row.put(f"adv {ppo.advantage_mean:+.2f}{inputs.glyphs.plus_minus}{ppo.advantage_std:.2f}")
-    if ppo.advantage_scale is not None and ppo.advantage_scale > 1.001 * ppo.advantage_std:
-        row.put(f" over {ppo.advantage_scale:.2g}", "info")
     row.put(f"  {ppo.epochs}{inputs.glyphs.times}{ppo.minibatches}", "dim")
     row.put(" early stop" if ppo.early_stop else "", "info")
     row.put(f"  skipped {ppo.skipped_nonfinite}", "critical" if ppo.skipped_nonfinite else "dim")
@@ -316,12 +314,12 @@ def _phases(inputs: PanelInputs, width: int) -> Line:
 
 
 def _heads(inputs: PanelInputs, width: int) -> list[Line]:
-    """Per head of the action: entropy as a bar, gradient norm, ratios, coefficients in force."""
+    """Per head of the action: entropy as a bar, gradient norm, ratios."""
     ppo = inputs.state.ppo
     assert ppo is not None
     title = f" {'head':<14}{'entropy':<26}{'grad norm':>10}{'max ratio':>11}"
     has_more = bool(ppo.head_clip_fraction) and width >= len(title) + HEAD_COLUMNS_WIDTH
-    more = f"{'clip':>8}{'ent coef':>9}{'floor':>7}" if has_more else ""
+    more = f"{'clip':>8}" if has_more else ""
     lines = [Row().put(title + more, "dim").line(width)]
     for head, entropy in ppo.head_entropy.items():
         severity = inputs.state.detector_severity(f"policy.{head}", "entropy_collapse")
@@ -335,8 +333,6 @@ def _heads(inputs: PanelInputs, width: int) -> list[Line]:
         if has_more:
             clipped = ppo.head_clip_fraction.get(head)
             row.put(format_number(clipped), "", 8, ">")
-            row.put(format_number(ppo.head_entropy_coefficient.get(head), ".3g"), "", 9, ">")
-            row.put(format_number(ppo.head_floor.get(head), ".3g"), "", 7, ">")
         row.put("  ")
         room = max(0, min(40, width - row.width - 1))
         lines.append(row.put(inputs.sparkline(f"entropy.{head}", room, high=1.0), "chart2").line(width))

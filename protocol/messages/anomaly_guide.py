@@ -179,16 +179,13 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
         "probability ratio exploded",
         "An action became many times as probable within one update.",
         ("the policy's learning rate is too high", "an action that was very improbable was taken and paid"),
-        (
-            "lower `ppo.learning_rate` or `ppo.epochs`",
-            "raise `ppo.floor`, so that no action is so improbable",
-        ),
+        ("lower `ppo.learning_rate` or `ppo.epochs`",),
     ),
     "ratio_collapse": AnomalyGuide(
         "probability ratio collapsed",
         "An action that was taken lost nearly all of its probability within one update.",
         ("the policy's learning rate is too high", "one very bad return outweighs the rest"),
-        ("lower `ppo.learning_rate` or `ppo.epochs`", "raise `ppo.advantage_std_floor`"),
+        ("lower `ppo.learning_rate` or `ppo.epochs`", "lower `ppo.target_kl`"),
     ),
     "entropy_collapse": AnomalyGuide(
         "policy stopped exploring",
@@ -202,7 +199,6 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
             "late in a run with good returns: nothing",
             "raise `ppo.entropy_coefficient`, after `ppo.entropy_rounds` `ppo.entropy_final` "
             "(both also by `esper-daemon param`)",
-            "raise `ppo.entropy_final`, or of one head `ppo.head_entropy`",
         ),
     ),
     "value_collapse": AnomalyGuide(
@@ -216,14 +212,13 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
         (
             "after a change of rewards: wait some rounds",
             "raise `ppo.value_coefficient`",
-            "begin with `ppo.value_warmup_rounds`, in which only the critic learns",
         ),
     ),
     "value_error": AnomalyGuide(
         "critic's error too large",
         "The critic's error is a multiple of the spread of the returns: their mean would do better.",
         ("the critic has not learnt the scale of the returns yet", "the rewards were changed"),
-        ("wait some rounds", "raise `ppo.value_coefficient`", "begin with `ppo.value_warmup_rounds`"),
+        ("wait some rounds", "raise `ppo.value_coefficient`"),
     ),
     "low_return_variance": AnomalyGuide(
         "all returns equal",

@@ -36,10 +36,6 @@ FOR_RULES_AS_WELL = frozenset({"gamma", "minibatches"})
 those who compare policies give it with each."""
 
 
-WITHOUT_LEARNING = FOR_RULES_AS_WELL | {"floor"}
-"""Options of PPO that a policy uses without learning: actions are drawn with the floors."""
-
-
 OF_TEACHER = tuple(f"teacher.{option.name}" for option in fields(TeacherConfig))
 """`search_rounds` first, the switch of the others."""
 
@@ -62,8 +58,7 @@ def _modes_that_pay(weight: str) -> Need:
 
 NEEDS = (
     Need("policy.kind", lambda kind: kind == "ppo", "policy.kind = ppo", _of_ppo(FOR_RULES_AS_WELL)),
-    Need("policy.learn", bool, "policy.learn = true", _of_ppo(WITHOUT_LEARNING)),
-    Need("ppo.target_kl", bool, "ppo.target_kl above 0", ("ppo.kl_per", "ppo.kl_stops")),
+    Need("policy.learn", bool, "policy.learn = true", _of_ppo(FOR_RULES_AS_WELL)),
     Need("policy.kind", lambda kind: kind == "constant", "policy.kind = constant", ("policy.constant",)),
     Need("policy.kind", lambda kind: kind == "ppo", "policy.kind = ppo", OF_TEACHER),
     Need("policy.learn", bool, "policy.learn = true", OF_TEACHER),
@@ -76,8 +71,6 @@ NEEDS = (
     ),
     Need("teacher.search_rounds", bool, "teacher.search_rounds from 1 on", OF_TEACHER[1:]),
     Need("ppo.entropy_rounds", bool, "ppo.entropy_rounds from 1 on", ("ppo.entropy_final",)),
-    Need("ppo.sharpen_rounds", bool, "ppo.sharpen_rounds from 1 on", ("ppo.sharpen_factor",)),
-    Need("ppo.floor", bool, "a head in ppo.floor", ("ppo.floor_rounds",)),
     Need("task.mixture", bool, "tasks in task.mixture", ("task.instances",)),
     Need(
         "evaluation.rounds",

@@ -360,8 +360,6 @@ def _check_combinations(config: Config) -> None:
         "task.mixture": config.task.mixture,
         "profiler.rounds": config.profiler.rounds,
         "evaluation.rivals": config.evaluation.rivals,
-        "ppo.head_entropy": [item.partition(":")[0] for item in config.ppo.head_entropy],
-        "ppo.floor": [item.partition(":")[0] for item in config.ppo.floor],
     }
     for key, values in named.items():
         twice = next((value for i, value in enumerate(values) if value in values[:i]), None)
@@ -377,12 +375,12 @@ def _check_combinations(config: Config) -> None:
         raise ConfigError(
             f"ppo.minibatches = {config.ppo.minibatches}: must not exceed envs.count = {config.envs.count}"
         )
-    taught, warmup = config.taught_rounds, config.ppo.warmup_rounds
-    if config.ppo.schedule != "constant" and config.rounds <= taught + warmup:
-        of_teacher = f"the {taught} rounds of the teacher and " if taught else ""
+    taught = config.taught_rounds
+    if config.ppo.schedule != "constant" and config.rounds <= taught:
+        of_teacher = f" beyond the {taught} of the teacher" if taught else ""
         raise ConfigError(
-            f"ppo.schedule = {config.ppo.schedule}: needs rounds beyond {of_teacher}ppo.warmup_rounds = "
-            f"{warmup}, and rounds = {config.rounds}; set rounds"
+            f"ppo.schedule = {config.ppo.schedule}: needs rounds{of_teacher}, and rounds = {config.rounds}; "
+            "set rounds"
         )
     if config.taught_rounds and config.teacher.plant_epoch >= config.episode_epochs:
         raise ConfigError(

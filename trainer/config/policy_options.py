@@ -6,15 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES
-
 from .section import Section, count, number
-
-_HEADS = "|".join(HEAD_NAMES)
-HeadValues = tuple[Annotated[str, Meta(pattern=rf"^({_HEADS}):[0-9]{{1,3}}(\.[0-9]{{1,9}})?$(?!\n)")], ...]
-"""Numbers for single heads of the policy, as `op:0.5`."""
-HeadShares = tuple[Annotated[str, Meta(pattern=rf"^({_HEADS}):0(\.[0-9]{{1,9}})?$(?!\n)")], ...]
-"""Shares by head, below 1."""
 
 
 class PolicyConfig(Section, frozen=True):
@@ -75,11 +67,8 @@ class PPOConfig(Section, frozen=True):
     learning_rate: Annotated[float, number("Learning rate of the policy (Adam)", le=1.0)] = 1e-3
     schedule: Annotated[
         Literal["constant", "linear", "cosine"],
-        Meta(description="Course of ppo.learning_rate to 0 over the run's rounds of PPO, after its warm-up"),
+        Meta(description="Course of ppo.learning_rate to 0 over the run's rounds of PPO"),
     ] = "constant"
-    warmup_rounds: Annotated[
-        int, count("Rounds over which the policy's learning rate grows to ppo.learning_rate", ge=0)
-    ] = 0
     gamma: Annotated[float, number("Discount per epoch", le=1.0)] = 1.0
     gae_lambda: Annotated[float, number("Lambda of generalised advantage estimation", le=1.0)] = 0.95
     clip: Annotated[
@@ -101,79 +90,10 @@ class PPOConfig(Section, frozen=True):
             "Rounds over which the entropy coefficient moves linearly to ppo.entropy_final; 0 = never", ge=0
         ),
     ] = 0
-    sharpen_rounds: Annotated[
-        int,
-        count(
-            "Rounds in whose second half the multiple of the policy's logits grows to ppo.sharpen_factor, so "
-            "that what PPO draws comes to be what it would do greedily; 0 = never",
-            ge=0,
-        ),
-    ] = 0
-    sharpen_factor: Annotated[
-        float,
-        number(
-            "Multiple of the policy's logits after ppo.sharpen_rounds rounds; unused where those are 0",
-            ge=1.0,
-            le=100.0,
-        ),
-    ] = 4.0
-    head_entropy: Annotated[
-        HeadValues,
-        Meta(
-            max_length=len(HEAD_NAMES),
-            description="Multiples of the entropy coefficient for single heads, as op:0.5; 1 for the others",
-        ),
-    ] = ()
-    floor: Annotated[
-        HeadShares,
-        Meta(
-            max_length=len(HEAD_NAMES),
-            description="Least probability of a legal choice of single heads, as op:0.02; 0 for the others",
-        ),
-    ] = ()
-    floor_rounds: Annotated[
-        int, count("Rounds over which ppo.floor falls linearly to 0; 0 = it stays", ge=0)
-    ] = 0
     value_coefficient: Annotated[float, number("Weight of the value loss in the PPO loss", le=10.0)] = 0.5
-    value_warmup_rounds: Annotated[
-        int,
-        count("Rounds over which the value loss's weight grows from a tenth to ppo.value_coefficient", ge=0),
-    ] = 0
-    advantage_std_floor: Annotated[
-        float, number("Least standard deviation that advantages are divided by, in units of reward", le=1e6)
-    ] = 0.0
     max_grad_norm: Annotated[
         float, number("L2 norm to which the policy's gradient is clipped", ge=1e-6, le=1e6)
     ] = 0.5
-    kl_per: Annotated[
-        Literal["minibatch", "pass"],
-        Meta(description="What is measured against ppo.target_kl: each minibatch, or the mean of each pass"),
-    ] = "minibatch"
-    kl_stops: Annotated[
-        Literal["update", "policy"],
-        Meta(
-            description=(
-                "What ends beyond ppo.target_kl: the update, or all but the learning of the critic's "
-                "output layer"
-            )
-        ),
-    ] = "update"
-    observe_rounds: Annotated[
-        int,
-        count(
-            "First rounds of PPO whose updates learn statistics of inputs and returns, no weight",
-            ge=0,
-        ),
-    ] = 0
-    reevaluate: Annotated[
-        bool,
-        Meta(
-            description=(
-                "Whether an update recomputes the old log-probabilities, so that its first ratios are 1 "
-                "also where products are rounded to TF32"
-            )
-        ),
-    ] = False
     target_kl: Annotated[
         float, number("KL divergence in nats beyond which an update stops early; 0 = never", le=10.0)
     ] = 0.01

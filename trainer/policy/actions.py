@@ -68,20 +68,19 @@ class ActionSpace:
             [[head == "op" or head in HEADS_OF_OP[op] for head in HEAD_NAMES] for op in Op], device=device
         )
 
-    def sample(self, logits: Logits, legal: Tensor, uniform: Tensor, floor_H: Tensor | None = None) -> Tensor:
+    def sample(self, logits: Logits, legal: Tensor, uniform: Tensor) -> Tensor:
         """Draw actions: first the op, then the slot for it, then the others.
 
         Args:
             logits: see `Logits`.
             legal: bool [..., 6, S].
             uniform: [..., heads] in [0, 1); the same numbers draw the same actions.
-            floor_H: [heads] least probability of a legal choice, see `_floored`; None = no head has one.
 
         Returns:
             int64 [..., heads] in the order of `HEAD_NAMES`; 0 where the head does not matter.
         """
-        op = _draw(logits[0], legal.any(-1), uniform[..., 0], _each(floor_H)[0])
-        return self._complete(op, logits, legal, uniform, floor_H)
+        op = _draw(logits[0], legal.any(-1), uniform[..., 0])
+        return self._complete(op, logits, legal, uniform)
 
     def act_greedily(self, logits: Logits, legal: Tensor, waited: Tensor) -> tuple[Tensor, Tensor]:
         """Choose what the policy would more probably than not have done by now, without a draw.
@@ -104,9 +103,9 @@ class ActionSpace:
         op = torch.where(acts, _masked(logits[0], can & others).argmax(-1), int(Op.WAIT))
         return self._complete(op, logits, legal), waited.masked_fill(acts, 1.0)
 
-    def op_probabilities(self, logits: Logits, legal: Tensor, floor_H: Tensor | None = None) -> Tensor:
+    def op_probabilities(self, logits: Logits, legal: Tensor) -> Tensor:
         """Probability of each op, [..., ops]; 0 where it is legal in no slot. Arguments as in `sample`."""
-        return _log_probs(logits[0], legal.any(-1), _each(floor_H)[0]).exp()
+        return _log_probs(logits[0], legal.any(-1)).exp()
 
     def _complete(
         self,
@@ -114,38 +113,29 @@ class ActionSpace:
         logits: Logits,
         legal: Tensor,
         uniform: Tensor | None = None,
-        floor_H: Tensor | None = None,
     ) -> Tensor:
         """Actions of the ops [...]: drawn, or the most probable ones where nothing is to be drawn."""
-        floors = _each(floor_H)
         draws: Sequence[Tensor | None] = [None] * len(HEAD_NAMES) if uniform is None else uniform.unbind(-1)
         relevant = self.relevant_OH[op]
-        slot = _draw(_at(logits[1], op), self._slot_mask(legal, op, relevant), draws[1], floors[1])
+        slot = _draw(_at(logits[1], op), self._slot_mask(legal, op, relevant), draws[1])
         picked = [op, slot]
         for head in range(2, len(HEAD_NAMES)):
             scores = _at(logits[head], slot)
             mask = torch.ones_like(scores, dtype=torch.bool)
-            picked.append(_draw(scores, mask, draws[head], floors[head]))
+            picked.append(_draw(scores, mask, draws[head]))
         return torch.stack(picked, -1) * relevant
 
-    def evaluate(
-        self, logits: Logits, actions: Tensor, legal: Tensor, floor_H: Tensor | None = None
-    ) -> Evaluation:
-        """Log-probability and entropy of every head for actions int64 [..., heads].
-
-        Args:
-            floor_H: as in `sample`; both are of the distribution with these floors.
-        """
+    def evaluate(self, logits: Logits, actions: Tensor, legal: Tensor) -> Evaluation:
+        """Log-probability and entropy of every head for actions int64 [..., heads]."""
         op, slot = actions[..., 0], actions[..., 1]
         relevant = self.relevant_OH[op]
         scores = [logits[0], _at(logits[1], op), *(_at(head, slot) for head in logits[2:])]
         masks = [legal.any(-1), self._slot_mask(legal, op, relevant)]
-        floors = _each(floor_H)
         log_probs, entropies, counts = [], [], []
         for head, score in enumerate(scores):
             mask = masks[head] if head < len(masks) else torch.ones_like(score, dtype=torch.bool)
             counts.append(mask.sum(-1))
-            log_p = _log_probs(score, mask, floors[head])
+            log_p = _log_probs(score, mask)
             log_probs.append(log_p.gather(-1, actions[..., head, None]).squeeze(-1))
             entropies.append(-(log_p.exp() * log_p).sum(-1))
         return Evaluation(
@@ -171,38 +161,16 @@ def _masked(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
 
 
-def _each(floor_H: Tensor | None) -> Sequence[Tensor | None]:
-    """The floor [] of each head, or None."""
-    return [None] * len(HEAD_NAMES) if floor_H is None else floor_H.unbind()
-
-
-def _log_probs(scores: Tensor, mask: Tensor, floor: Tensor | None) -> Tensor:
+def _log_probs(scores: Tensor, mask: Tensor) -> Tensor:
     """Log-probabilities [..., choices]; those of illegal choices are the lowest finite number."""
-    log_p = _masked(scores, mask).log_softmax(-1)
-    return log_p if floor is None else _floored(log_p, mask, floor)
+    return _masked(scores, mask).log_softmax(-1)
 
 
-def _floored(log_p: Tensor, mask: Tensor, floor: Tensor) -> Tensor:
-    """Mix a distribution with the uniform one, so that no legal choice is below the floor.
-
-    p' = f + (1 - n f) p over the n legal choices, f = min(floor, 1 / n); illegal ones keep probability 0. A
-    floor of 0 leaves the distribution as it is.
-    """
-    count = mask.sum(-1, keepdim=True).to(log_p.dtype)
-    least = torch.minimum(floor, 1.0 / count)
-    rest = (1.0 - count * least).clamp_min(0.0)
-    return torch.logaddexp(least.log(), rest.log() + log_p).where(mask, log_p)
-
-
-def _draw(scores: Tensor, mask: Tensor, uniform: Tensor | None, floor: Tensor | None) -> Tensor:
+def _draw(scores: Tensor, mask: Tensor, uniform: Tensor | None) -> Tensor:
     """Inverse transform sampling among the legal choices, or the most probable of them: int64 [...]."""
     if uniform is None:
         return _masked(scores, mask).argmax(-1)
-    if floor is None:
-        probabilities = _masked(scores, mask).softmax(-1)
-    else:
-        probabilities = _log_probs(scores, mask, floor).exp()
-    cdf = probabilities.cumsum(-1)
+    cdf = _masked(scores, mask).softmax(-1).cumsum(-1)
     index = (cdf <= uniform[..., None] * cdf[..., -1:]).sum(-1)
     last_legal = (mask * torch.arange(mask.shape[-1], device=mask.device)).amax(-1)
     return torch.minimum(index, last_legal)

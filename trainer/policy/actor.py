@@ -76,7 +76,6 @@ def decide(
     reset: Tensor,
     legal: Tensor,
     uniform: Tensor | None,
-    floor_H: Tensor | None,
     waited: Tensor,
     temperature: float = 1.0,
 ) -> tuple[Tensor, ...]:
@@ -100,9 +99,9 @@ def decide(
     if uniform is None:
         actions, waited = space.act_greedily(logits, legal, waited.masked_fill(reset, 1.0))
     else:
-        actions, waited = space.sample(logits, legal, uniform, floor_H), torch.ones_like(waited)
-    log_prob = space.evaluate(logits, actions, legal, floor_H).log_prob
-    ops = space.op_probabilities(logits, legal, floor_H)
+        actions, waited = space.sample(logits, legal, uniform), torch.ones_like(waited)
+    log_prob = space.evaluate(logits, actions, legal).log_prob
+    ops = space.op_probabilities(logits, legal)
     likelihood = torch.cat([log_prob.sum(-1, keepdim=True).exp(), ops], -1)
     return actions, log_prob, network.value(out.value[0]), waited, out.h[0], out.c[0], likelihood
 
@@ -171,11 +170,6 @@ class Actor:
         self._envs = torch.arange(first_env, first_env + n, device=device)
         self.begin_episode(0)
 
-    @property
-    def floor_H(self) -> Tensor | None:
-        """Least probabilities of the network's legal choices; None = no head has one."""
-        return None
-
     def begin_episode(self, round: int) -> None:
         """All envs start afresh; `round` keys the random numbers of their actions."""
         self._round = round
@@ -220,7 +214,6 @@ class Actor:
                     self._reset,
                     legal,
                     None if self.greedy else uniform,
-                    self.floor_H,
                     self._waited,
                 )
             self._waited, self._hidden = waited, (hidden[0], hidden[1])

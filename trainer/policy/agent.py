@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from esper_overwatch.trainer.compute.compiler import Compiler
 from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
@@ -76,10 +75,6 @@ class Agent(Actor):
             self.ppo = PPO(
                 network, self.plans or self.space, cfg.ppo, cfg.seed, process_group, compiler, rounds, graphs
             )
-
-    @property
-    def floor_H(self) -> Tensor | None:
-        return None if self.ppo is None else self.ppo.coefficients.floor_H
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next decision and update depend on, in mid-episode too."""

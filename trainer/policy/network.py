@@ -7,7 +7,7 @@ concern a slot read the LSTM and that slot, so that what is learned of one slot 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,6 @@ SLOT_WIDTH = 32
 PRUNE_PRIOR = -2.5
 """Logit that PRUNE starts with; all others start at 0. A policy that prunes as often as it plants hardly ever
 sees a seed grow up, so that it has nothing to learn from."""
-
-SHARPNESS = "sharpness"
-"""Name of the buffer; what was saved before there was one has none, which is 1."""
 
 Hidden = tuple[Tensor, Tensor]
 """LSTM state (h, c), each [N, hidden]."""
@@ -85,13 +82,7 @@ class ActorCritic(nn.Module):
         hidden: width of the LSTM.
         seed: of the initial weights; the same seed gives the same weights.
         plans: whether it decides about all slots at once, see `PlanSpace`.
-
-    Attributes:
-        sharpness: [], what all logits are multiplied by: with s, probabilities are proportional to the s-th
-            powers of what they are with 1. What is most probable stays so.
     """
-
-    sharpness: Tensor
 
     def __init__(self, space: ActionSpace, hidden: int, seed: int, *, plans: bool = False) -> None:
         super().__init__()
@@ -128,7 +119,6 @@ class ActorCritic(nn.Module):
         for name, size in zip(HEAD_NAMES[2:], space.sizes[2:], strict=True):
             self.heads[name] = linear(SLOT_WIDTH, size, 0.01)
         self.critic = linear(hidden, 1, 1.0)
-        self.register_buffer(SHARPNESS, torch.ones(()))
 
     def initial(self, n: int) -> Hidden:
         """The zero state of n envs."""
@@ -160,7 +150,6 @@ class ActorCritic(nn.Module):
             self.heads["slot"](context).transpose(-1, -2),
             *(self.heads[name](context) for name in HEAD_NAMES[2:]),
         )
-        logits = tuple(self.sharpness * head for head in logits)
         return Output(logits=logits, value=self.critic(h).squeeze(-1), h=h, c=c)
 
     def value(self, normalised: Tensor) -> Tensor:
@@ -198,22 +187,11 @@ class ActorCritic(nn.Module):
             "observation_missing": 1.0 - known.double().mean(),
         }
 
-    @torch.no_grad()
-    def fold_sharpness(self) -> None:
-        """Multiply the heads by `sharpness`, and make that 1; the logits stay what they are."""
-        for weight in self.heads.parameters():
-            weight.mul_(self.sharpness)
-        self.sharpness.fill_(1.0)
-
     def learn_normalisers(self, seen: Observation) -> None:
         """Take a rollout's observations into the running statistics."""
         self.base_norm.update(seen.base[..., : len(BASE_COLUMNS.measured)])
         self.epoch_norm.update(*_by_time(seen))
         self.slot_norm.update(seen.slot[..., : len(SLOT_COLUMNS.measured)])
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        state_dict.setdefault(prefix + SHARPNESS, torch.ones_like(self.sharpness))
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _slots(self, seen: Observation) -> Tensor:
         """Encoded slots [T, N, S, SLOT_WIDTH]."""

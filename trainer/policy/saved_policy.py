@@ -179,7 +179,6 @@ class SavedPolicy:
             network.load_state_dict(self.network)
         except RuntimeError as error:
             self._refuse(f"its network does not fit: {str(error).strip().splitlines()[-1].strip()}")
-        network.fold_sharpness()  # whose course starts over in a new run
 
     def _refuse(self, reason: str) -> None:
         raise PolicyMismatch(f"policy {self.origin} cannot be used here: {reason}")

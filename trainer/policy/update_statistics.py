@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from esper_overwatch.protocol.messages.vocabulary import Op
 from esper_overwatch.trainer.config.policy_options import PPOConfig
 
-from .coefficients import by_head, entropy_coefficient, floors, value_coefficient
+from .coefficients import entropy_coefficient
 from .rollout import Rollout
 
 Floats = NDArray[np.float64]
@@ -60,22 +59,14 @@ class UpdateStatistics:
     critic_grad_norm: float
     advantage_mean: float
     advantage_std: float
-    advantage_scale: float
-    """Divisor of the advantages: their standard deviation, or its floor."""
     learning_rate: float
     entropy_coefficient: float
-    """Coefficient in force in this update, like the next three."""
-    head_entropy_coefficient: Floats
-    """[heads]"""
-    head_floor: Floats
-    """[heads] least probability of a legal choice."""
+    """In force in this update, like the next one."""
     value_coefficient: float
     epochs: int
     """Passes in which at least one step was applied."""
     minibatches: int
     """Steps that were applied."""
-    critic_minibatches: int
-    """Steps of the critic alone after the policy had stopped."""
     early_stop: bool
     skipped_nonfinite: int
     """Steps whose loss or gradient was not finite."""
@@ -135,11 +126,6 @@ def explained_within(
     return (1 - error / spread).where(spread > 1e-12 * following.square().sum(), torch.nan)
 
 
-def stack_steps(steps: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Statistics by name of each of M minibatches as [M, ...]."""
-    return {name: torch.stack([step[name] for step in steps]) for name in steps[0]}
-
-
 def to_host(stacked: dict[str, Tensor], overall: dict[str, Tensor]) -> tuple[Arrays, Arrays]:
     """Bring all statistics to the host: one transfer, whatever the number of minibatches.
 
@@ -167,7 +153,6 @@ def summarise(
     updates: int,
     *,
     early_stop: bool,
-    critic_minibatches: int,
     seconds: float,
 ) -> UpdateStatistics:
     """The statistics of an update from those of its steps and its rollout, see `to_host`.
@@ -176,14 +161,12 @@ def summarise(
         cfg: with the learning rate that was used.
         updates: finished before.
         early_stop: whether the update ended before its last step.
-        critic_minibatches: steps of the critic alone after that.
         seconds: of the update.
     """
     applied, finite = step["applied"].astype(bool), step["finite"].astype(bool)
     shown = applied if applied.any() else finite
     passes = np.arange(len(applied)) // cfg.minibatches
     head_entropy = _mean(step["head_entropy"], shown)
-    entropy_weight = entropy_coefficient(cfg, updates)
     numbers = {name: float(value) for name, value in overall.items() if not value.shape}
     return UpdateStatistics(
         policy_loss=float(_mean(step["policy_loss"], shown)),
@@ -200,10 +183,8 @@ def summarise(
         head_grad_norm=np.where(np.isnan(head_entropy), np.nan, _mean(step["head_grad_norm"], shown)),
         critic_grad_norm=float(_mean(step["critic_grad_norm"], shown)),
         learning_rate=cfg.learning_rate,
-        entropy_coefficient=entropy_weight,
-        head_entropy_coefficient=entropy_weight * np.array(by_head(cfg.head_entropy, 1.0)),
-        head_floor=np.array(floors(cfg, updates)),
-        value_coefficient=value_coefficient(cfg, updates),
+        entropy_coefficient=entropy_coefficient(cfg, updates),
+        value_coefficient=cfg.value_coefficient,
         target_kl=cfg.target_kl,
         epochs=len(np.unique(passes[applied])),
         minibatches=int(applied.sum()),
@@ -214,7 +195,6 @@ def summarise(
         lstm_c_rms=float(step["cell_rms"][0]),
         **numbers,
         early_stop=early_stop,
-        critic_minibatches=critic_minibatches,
         seconds=seconds,
     )
 

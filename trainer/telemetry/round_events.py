@@ -28,10 +28,6 @@ def update_event(statistics: UpdateStatistics, limits: Mapping[str, list[float]]
         "head_grad_norm": _by_head(statistics.head_grad_norm),
         "head_clip_fraction": _by_head(statistics.head_clip_fraction),
         "head_ratio_max": dict(zip(HEAD_NAMES, statistics.head_ratio_max.tolist(), strict=True)),
-        "head_entropy_coefficient": dict(
-            zip(HEAD_NAMES, statistics.head_entropy_coefficient.tolist(), strict=True)
-        ),
-        "head_floor": dict(zip(HEAD_NAMES, statistics.head_floor.tolist(), strict=True)),
         "op_fraction": {op.name: float(statistics.op_fraction[op]) for op in Op},
         "explained_variance": statistics.explained_variance if varied else None,
         "explained_variance_within": None if math.isnan(within) else within,

@@ -136,20 +136,12 @@ class PPOUpdate:
     """KL divergence beyond which the update was to stop; 0 = never. The limits of `kl_spike` follow it."""
     head_clip_fraction: dict[str, float | None] = field(default_factory=dict)
     """Share of clipped ratios of each head; null where it never mattered."""
-    head_entropy_coefficient: dict[str, float] = field(default_factory=dict)
-    """Weight of each head's entropy, as `entropy_coefficient` was in force in this update."""
-    head_floor: dict[str, float] = field(default_factory=dict)
-    """Least probability of a legal choice of each head, in the rollout and in this update."""
     value_coefficient: float | None = None
     """Weight of the value loss in this update."""
-    advantage_scale: float | None = None
-    """What advantages were divided by: `advantage_std`, or its floor where that is larger."""
     observation_groups: dict[str, dict[str, float | None]] = field(default_factory=dict)
     """By group of features, as the policy saw them in the round: mean, std, the shares of outliers (beyond 3
     standard deviations), clipped and missing ones, and drift: how many standard deviations the features lie
     from where they were in all earlier rounds; null where there is none."""
-    critic_minibatches: int | None = None
-    """Steps that the critic's output layer alone took after the policy had stopped."""
     explained_variance_within: float | None = None
     """Of the rewards that followed, between envs at the same epoch: what the critic knows of an env beyond
     the time, which alone can explain most of `explained_variance`. Null where all envs earned the same."""

@@ -337,7 +337,6 @@ def options(*sets: str) -> list[str]:
     ("sets", "message"),
     [
         (["task.batch_size=5000"], "task.batch_size = 5000: digits has"),
-        (["ppo.schedule=linear", "ppo.warmup_rounds=9"], "ppo.warmup_rounds = 9, and rounds = 2"),
         (["host.width=16"], "is for text, and digits is images"),
         (["teacher.search_rounds=2"], "--episodes 16: the 14 rounds of the teacher alone are 112 episodes"),
         (["rounds=7"], "--set rounds=7: the rounds of a training follow from --episodes"),

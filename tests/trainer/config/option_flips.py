@@ -132,6 +132,11 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "host.momentum": Flip("0.5", changes(LOSS, first=2), "no_growth"),
     # How it is computed.
     "envs.count": Flip("3", tells("run.started:envs", 3, LOSS)),
+    "envs.copies": Flip(
+        "2",
+        measured(lambda start: start.column(LOSS)[0][0] == start.column(LOSS)[0][1], False, True),
+        "no_growth",
+    ),
     "envs.group_size": Flip("1", tells("run.started:execution.group_size", 1)),
     "envs.threads": Flip("2", sees(workers=2), "endless", look=workers(2)),
     "envs.convolution": Flip("unfold", tells("run.started:execution.convolution", "unfold")),
@@ -232,17 +237,14 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "evaluation.constant": Flip(
         "norm,none,none", changes("evaluation.finished:policy"), with_=("evaluation.rivals=", *EVALUATED)
     ),
+    "policy.decision_epochs": Flip("0,2", tells("ppo.update:op_fraction.PRUNE", 0.0, UPDATE)),
     "policy.hidden": Flip("16", shrinks(lambda start: (start.folder / "checkpoints/best.pt").stat().st_size)),
     "ppo.learning_rate": Flip("0.002", tells("ppo.update:learning_rate", 0.002, UPDATE)),
     "ppo.schedule": Flip(
         "linear", measured(lambda start: start.column("ppo.update:learning_rate"), [1e-3, 1e-3], [1e-3, 5e-4])
     ),
-    "ppo.warmup_rounds": Flip(
-        "1", measured(lambda start: start.column("ppo.update:learning_rate"), [1e-3, 1e-3], [5e-4, 1e-3])
-    ),
     "ppo.gamma": Flip("0.5", changes("ppo.update:return_std", same=("epoch:op",), first=0)),
     "ppo.gae_lambda": Flip("0.5", changes("ppo.update:advantage_std")),
-    "ppo.task_baseline": Flip("true", changes("ppo.update:advantage_std"), with_=("task.mixture=texture",)),
     "ppo.clip": Flip("0.01", changes("ppo.update:clip_fraction")),
     "ppo.epochs": Flip("2", tells("ppo.update:epochs", 2), with_=("ppo.target_kl=0",)),
     "ppo.minibatches": Flip(
@@ -259,39 +261,8 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "ppo.entropy_rounds": Flip(
         "2", measured(course("ppo.update:entropy_coefficient"), [0.05, 0.05], [0.05, 0.0275])
     ),
-    "ppo.sharpen_rounds": Flip("1", changes("ppo.update:entropy", first=1)),
-    "ppo.sharpen_factor": Flip(
-        "100", changes("ppo.update:entropy", first=1), with_=("ppo.sharpen_rounds=1",)
-    ),
-    "ppo.head_entropy": Flip(
-        "op:0.5,tempo:0", tells("ppo.update:head_entropy_coefficient.op", 0.025, UPDATE)
-    ),
-    "ppo.floor": Flip("op:0.1,slot:0.2", tells("ppo.update:head_floor.slot", 0.2, UPDATE)),
-    "ppo.floor_rounds": Flip(
-        "2",
-        measured(course("ppo.update:head_floor.op"), [0.125, 0.125], [0.125, 0.0625]),
-        with_=("ppo.floor=op:0.125",),
-    ),
-    "ppo.value_warmup_rounds": Flip(
-        "2", measured(course("ppo.update:value_coefficient"), [0.5, 0.5], [0.05, 0.275])
-    ),
-    "ppo.advantage_std_floor": Flip("10", tells("ppo.update:advantage_scale", 10.0, UPDATE)),
     "ppo.value_coefficient": Flip("5", changes("ppo.update:critic_grad_norm")),
     "ppo.max_grad_norm": Flip("0.001", changes(UPDATE)),
-    "ppo.kl_per": Flip(
-        "pass",
-        measured(lambda start: all(n % 2 == 0 for n in start.column("ppo.update:minibatches")), False, True),
-    ),
-    "ppo.kl_stops": Flip(
-        "policy", measured(lambda start: any(start.column("ppo.update:critic_minibatches")), False, True)
-    ),
-    "ppo.observe_rounds": Flip(
-        "1", measured(lambda start: start.column("ppo.update:minibatches")[0] > 0, True, False)
-    ),
-    "ppo.reevaluate": Elsewhere(
-        "a CPU rounds alike in all shapes",
-        "tests/trainer/policy/test_compiled.py::test_reevaluated_first_ratios_are_one_with_tf32",
-    ),
     "ppo.target_kl": Flip("0", tells("ppo.update:target_kl", 0.0, "ppo.update:minibatches")),
     # The teacher.
     "teacher.search_rounds": Flip("1", measured(lambda start: len(start.column(UPDATE)), 2, 0)),

@@ -28,13 +28,10 @@ from .option_flips import FLIPS
 SWITCHED = {
     "policy.kind = ppo": ("fixed", "ppo"),
     "policy.learn = true": ("false", "true"),
-    "ppo.target_kl above 0": ("0.0", "0.02"),
     "policy.kind = constant": ("ppo", "constant"),
     "a policy that begins untrained": ("first.policy", ""),
     "teacher.search_rounds from 1 on": ("0", "9"),
     "ppo.entropy_rounds from 1 on": ("0", "9"),
-    "ppo.sharpen_rounds from 1 on": ("0", "9"),
-    "a head in ppo.floor": ("", "op:0.1"),
     "tasks in task.mixture": ("", "digits,layout"),
     "evaluation.rounds from 1 on": ("0", "5"),
     "seeds.gates = strict": ("permissive", "strict"),
@@ -62,7 +59,6 @@ SWITCHED = {
 """Values of the switch of each need without and with an effect of the others."""
 NOT_FLIPPED = {
     "policy.constant": "norm,none,none",
-    "ppo.reevaluate": "true",
     "gates.min_contribution": "0.5",
     "governor.veto_epochs": "7",
 }
@@ -106,9 +102,7 @@ def test_files_and_the_environment_are_refused_as_well(tmp_path: Path) -> None:
         load(environ={"ESPER_EVALUATION_HOSTS": "3"})
 
 
-@pytest.mark.parametrize(
-    "off", ["evaluation.rounds=0", "policy.kind=fixed", "task.mixture=", "ppo.sharpen_rounds=0"]
-)
+@pytest.mark.parametrize("off", ["evaluation.rounds=0", "policy.kind=fixed", "task.mixture="])
 def test_what_a_preset_brings_gives_way(off: str) -> None:
     assert load(preset="mixture", sets=[off]).evaluation.constant
 
@@ -123,19 +117,19 @@ def test_what_a_later_source_switches_off_gives_way(tmp_path: Path) -> None:
 
 
 def test_trained_policy_plays_with_its_own_configuration(tmp_path: Path) -> None:
-    sets = ["rounds=9", "ppo.clip=0.1", "ppo.kl_per=pass", "ppo.floor=op:0.02"]
+    sets = ["rounds=9", "ppo.clip=0.1"]
     file = tmp_path / "run.toml"
     file.write_text(to_toml(load(sets=sets)), encoding="utf-8")
     played = load(file=file, sets=["policy.learn=false"])
     assert played.ppo.clip == 0.1
     file.write_text(to_toml(played), encoding="utf-8")
     again = load(file=file)
-    assert (again.policy.learn, again.ppo.floor, again.ppo.clip) == (False, ("op:0.02",), 0.2)
+    assert (again.policy.learn, again.ppo.clip) == (False, 0.2)
     assert _load_configuration(None, file, ("ppo.clip=0.1",), 64, has_tasks=False).config.policy.learn
 
 
 def test_values_that_change_nothing_are_taken() -> None:
-    assert load(sets=["evaluation.hosts=40", "ppo.task_baseline=false"]).evaluation.hosts == 40
+    assert load(sets=["evaluation.hosts=40", "ppo.entropy_final=0.005"]).evaluation.hosts == 40
     sets = ["evaluation.rounds=0", "evaluation.constant=depthwise,none,norm"]
     assert load(preset="mixture", sets=sets).evaluation.rounds == 0
 
@@ -178,15 +172,15 @@ def test_what_rules_use_of_ppo_is_left_to_them() -> None:
 
 def test_trials_of_a_sweep_leave_out_idle_options() -> None:
     base = msgspec.to_builtins(load(sets=["evaluation.rounds=2"]))
-    sets = ["evaluation.hosts=3", "ppo.sharpen_factor=2.0", "ppo.sharpen_rounds=0"]
-    assert drop_idle(base, sets) == ["evaluation.hosts=3", "ppo.sharpen_rounds=0"]
-    assert drop_idle(base, [*sets[:2], "ppo.sharpen_rounds=9"])[1] == "ppo.sharpen_factor=2.0"
+    sets = ["evaluation.hosts=3", "ppo.entropy_final=0.01", "ppo.entropy_rounds=0"]
+    assert drop_idle(base, sets) == ["evaluation.hosts=3", "ppo.entropy_rounds=0"]
+    assert drop_idle(base, [*sets[:2], "ppo.entropy_rounds=9"])[1] == "ppo.entropy_final=0.01"
 
 
 def test_what_a_sweep_varies_refuses_nothing() -> None:
-    sets = ["ppo.sharpen_factor=2.0"]
-    assert load_sourced(sets=sets, varied=["ppo.sharpen_rounds"]).config.ppo.sharpen_factor == 2.0
-    with pytest.raises(ConfigError, match=r"^ppo\.sharpen_factor"):
+    sets = ["ppo.entropy_final=0.01"]
+    assert load_sourced(sets=sets, varied=["ppo.entropy_rounds"]).config.ppo.entropy_final == 0.01
+    with pytest.raises(ConfigError, match=r"^ppo\.entropy_final"):
         load_sourced(sets=sets, varied=["ppo.clip"])
 
 

@@ -7,8 +7,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, HEADS_OF_OP, Op
@@ -89,7 +87,7 @@ def test_log_probability_is_that_of_a_plain_reference() -> None:
         for head, name in enumerate(HEAD_NAMES):
             if name != "op" and name not in HEADS_OF_OP[op]:
                 assert evaluation.log_prob[i, head] == evaluation.entropy[i, head] == actions[i, head] == 0
-                assert evaluation.choices[i, head] == 1
+                assert evaluation.max_entropy[i, head] == 0.0
                 continue
             if name == "op":
                 open_ = [o for o in range(len(Op)) if legal[i, o].any()]
@@ -105,7 +103,7 @@ def test_log_probability_is_that_of_a_plain_reference() -> None:
             assert evaluation.log_prob[i, head].item() == pytest.approx(math.log(p[chosen]), abs=1e-9)
             entropy = -sum(x * math.log(x) for x in p if x > 0)
             assert evaluation.entropy[i, head].item() == pytest.approx(entropy, abs=1e-9)
-            assert evaluation.choices[i, head] == len(open_)
+            assert evaluation.max_entropy[i, head].item() == pytest.approx(math.log(len(open_)))
 
 
 def test_joint_probabilities_sum_to_one() -> None:
@@ -153,90 +151,3 @@ def test_illegal_choices_get_no_gradient() -> None:
     assert not logits[0].grad[~legal.any(-1)].any()
     assert not logits[1].grad[~legal].any()
     assert logits[1].grad.isfinite().all()
-
-
-def reference_floor(p: list[float], floor: float) -> list[float]:
-    """Mixed with the uniform distribution, by its definition."""
-    floor = min(floor, 1 / len(p))
-    return [floor + (1 - len(p) * floor) * x for x in p]
-
-
-FLOORS = st.lists(st.sampled_from([0.0, 1e-4, 0.02, 0.1, 0.3, 0.9]), min_size=8, max_size=8)
-
-
-@given(st.integers(0, 10**6), st.sampled_from([0.0, 1.0, 30.0, 1000.0]), FLOORS)
-def test_floored_distribution_is_that_of_its_definition(seed: int, scale: float, floors: list[float]) -> None:
-    n = 4
-    logits, legal = random_logits(n, scale, torch.float64, seed), random_legal(n, seed)
-    logits = tuple(head.requires_grad_() for head in logits)
-    floor_H = torch.tensor(floors, dtype=torch.float64)
-    actions = SPACE.sample(logits, legal, draws(n, seed), floor_H)
-    found = SPACE.evaluate(logits, actions, legal, floor_H)
-    for i in range(n):
-        op, slot = Op(int(actions[i, 0])), int(actions[i, 1])
-        for head, name in enumerate(HEAD_NAMES):
-            if name != "op" and name not in HEADS_OF_OP[op]:
-                assert found.log_prob[i, head] == found.entropy[i, head] == actions[i, head] == 0
-                continue
-            open_ = list(range(SPACE.sizes[head]))
-            scores = logits[head][i] if head == 0 else logits[head][i, op if head == 1 else slot]
-            if head == 0:
-                open_ = [o for o in open_ if legal[i, o].any()]
-            elif head == 1:
-                open_ = [s for s in open_ if legal[i, op, s]]
-            p = reference_floor(_softmax([scores[c].item() for c in open_]), floors[head])
-            chosen = p[open_.index(int(actions[i, head]))]
-            assert found.log_prob[i, head].item() == pytest.approx(math.log(chosen), rel=1e-9, abs=1e-9)
-            entropy = -sum(x * math.log(x) for x in p if x > 0)
-            assert found.entropy[i, head].item() == pytest.approx(entropy, abs=1e-9)
-    (found.log_prob.sum() + found.entropy.sum()).backward()
-    for head in logits:
-        assert head.grad is not None
-        assert head.grad.isfinite().all()
-    assert not logits[1].grad[~legal].any()  # type: ignore[index]
-
-
-@given(st.integers(0, 10**6), st.sampled_from([0.001, 0.02, 0.15]))
-def test_least_probable_legal_choice_has_the_floor(seed: int, floor: float) -> None:
-    """With a policy that is sure: all but one legal op are at the floor, illegal ones at 0."""
-    legal = random_legal(1, seed).expand(len(Op), -1, -1)
-    sure = random_logits(1, 1.0, torch.float64, seed)[0]
-    first_open = int(legal[0].any(-1).nonzero()[0, 0])
-    sure[0, first_open] = 400.0
-    logits = (sure.expand(len(Op), -1), *random_logits(len(Op), 1.0, torch.float64, seed)[1:])
-    actions = torch.zeros(len(Op), len(HEAD_NAMES), dtype=torch.int64)
-    actions[:, 0] = torch.arange(len(Op))
-    floor_H = torch.tensor([floor] + [0.0] * 7, dtype=torch.float64)
-    p = SPACE.evaluate(logits, actions, legal, floor_H).log_prob[:, 0].exp()
-    open_ = legal[0].any(-1)
-    assert p[~open_].eq(0).all()
-    assert p.sum().item() == pytest.approx(1.0, abs=1e-12)
-    others = p[open_ & (torch.arange(len(Op)) != first_open)]
-    assert others.numpy() == pytest.approx(floor, rel=1e-12)
-
-
-@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0])
-def test_floor_of_zero_changes_nothing(scale: float) -> None:
-    n = 500
-    logits, legal = random_logits(n, scale), random_legal(n)
-    zero = torch.zeros(len(HEAD_NAMES))
-    actions = SPACE.sample(logits, legal, draws(n), zero)
-    assert (actions == SPACE.sample(logits, legal, draws(n))).float().mean() > 0.999
-    mine = SPACE.evaluate(logits, actions, legal, zero)
-    for found, plain in zip(mine, SPACE.evaluate(logits, actions, legal), strict=True):
-        assert torch.equal(found, plain)
-
-
-def test_frequencies_are_the_floored_probabilities() -> None:
-    n = 40_000
-    floor_H = torch.tensor([0.1, 0.2, 0.05, 0, 0, 0, 0, 0.3])
-    legal = random_legal(1, seed=3).expand(n, -1, -1)
-    logits = tuple(head.expand(n, *head.shape[1:]) for head in random_logits(1, 4.0, seed=3))
-    actions = SPACE.sample(logits, legal, draws(n, seed=3), floor_H)
-    found, counts = actions[:, :3].unique(dim=0, return_counts=True)
-    evaluation = SPACE.evaluate(logits, actions, legal, floor_H)
-    assert set(actions[:, 0].tolist()) == set(legal[0].any(-1).nonzero()[:, 0].tolist())
-    for row, count in zip(found, counts, strict=True):
-        mine = (actions[:, :3] == row).all(1).nonzero()[0, 0]
-        p = evaluation.log_prob[mine, :3].sum().exp().item()
-        assert count.item() / n == pytest.approx(p, abs=5 * math.sqrt(p * (1 - p) / n))

@@ -27,12 +27,8 @@ def test_schedules_fall_to_zero_after_the_last_round() -> None:
     assert rates(4, schedule="cosine") == pytest.approx(cosine, abs=1e-12)
 
 
-def test_warm_up_comes_before_the_schedule() -> None:
-    assert rates(5, warmup_rounds=3) == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
-    assert rates(5, schedule="linear", warmup_rounds=3) == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.4, 0.0])
-
-
 def test_a_schedule_without_an_end_is_refused() -> None:
-    for sets in (["ppo.schedule=cosine"], ["ppo.schedule=linear", "rounds=3", "ppo.warmup_rounds=3"]):
+    taught = ["teacher.search_rounds=1", "teacher.demonstration_rounds=2"]
+    for sets in (["ppo.schedule=cosine"], ["ppo.schedule=linear", "rounds=3", *taught]):
         with pytest.raises(ConfigError, match=r"ppo\.schedule.*set rounds"):
             load(sets=sets)

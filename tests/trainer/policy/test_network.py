@@ -114,29 +114,3 @@ def test_slots_are_told_apart_by_their_place_only() -> None:
         alike = net(seen, net.initial(N), reset).logits[1]
     assert not torch.allclose(apart[..., 0], apart[..., 1])
     torch.testing.assert_close(alike[..., 0], alike[..., 1])
-
-
-def test_sharpened_probabilities_are_powers_of_what_they_were() -> None:
-    net, seen = network(), sequence()
-    reset = torch.zeros(T, N, dtype=torch.bool)
-    before = net(seen, net.initial(N), reset)
-    net.sharpness.fill_(3.0)
-    after = net(seen, net.initial(N), reset)
-    torch.testing.assert_close(after.value, before.value)
-    for old, new in zip(before.logits, after.logits, strict=True):
-        powers = old.softmax(-1) ** 3
-        torch.testing.assert_close(new.softmax(-1), powers / powers.sum(-1, keepdim=True))
-        assert torch.equal(new.argmax(-1), old.argmax(-1))
-
-
-def test_weights_from_before_sharpness_load_as_they_were() -> None:
-    net, seen = network(), sequence()
-    reset = torch.zeros(T, N, dtype=torch.bool)
-    weights = net.state_dict()
-    del weights["sharpness"]
-    other = network(seed=1)
-    other.sharpness.fill_(4.0)
-    other.load_state_dict(weights)
-    assert torch.equal(
-        other(seen, other.initial(N), reset).logits[0], net(seen, net.initial(N), reset).logits[0]
-    )

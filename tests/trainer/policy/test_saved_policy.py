@@ -94,22 +94,6 @@ def test_temperature_is_chosen_by_who_plays(written: Path) -> None:
     assert with_policy_options(settings.load_sourced(sets=sets[:1])).config.policy.temperature == 1.0
 
 
-def test_sharpened_policy_is_as_sharp_where_it_goes_on(written: Path) -> None:
-    made = agent(config())
-    assert made.network is not None
-    with torch.no_grad():
-        made.network.sharpness.fill_(4.0)
-    SavedPolicy.of_checkpoint(checkpoint(made), "mine", "0.2.0", "best.pt").write(written)
-    cfg = config(f"policy.file={written}", "ppo.sharpen_rounds=10")
-    loaded = agent(cfg)
-    assert loaded.network is not None
-    for name, head in made.network.heads.items():
-        h = torch.randn(5, head.in_features)
-        mine, theirs = 4.0 * head(h), loaded.network.sharpness * loaded.network.heads[name](h)
-        torch.testing.assert_close(mine, theirs)
-    assert loaded.network.sharpness == 1.0, "whose course begins anew"
-
-
 @pytest.mark.parametrize(
     ("sets", "slots", "reason"),
     [

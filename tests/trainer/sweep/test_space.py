@@ -142,8 +142,8 @@ def test_wrong_call_starts_nothing(
 
 
 def test_fixed_options_may_need_what_the_trials_draw(tmp_path: Path) -> None:
-    file = space_file(tmp_path, "ppo.sharpen_rounds = {choices = [0, 9]}")
-    words = ["sweep", "--space", str(file), "--set", "ppo.sharpen_factor=2.0"]
+    file = space_file(tmp_path, "ppo.entropy_rounds = {choices = [0, 9]}")
+    words = ["sweep", "--space", str(file), "--set", "ppo.entropy_final=0.01"]
     assert "trials are judged by evaluations" in CliRunner().invoke(main, words).stderr
     file = space_file(tmp_path, "ppo.clip = {low = 0.1, high = 0.2}")
-    assert "ppo.sharpen_factor (--set): is for" in CliRunner().invoke(main, words).stderr
+    assert "ppo.entropy_final (--set): is for" in CliRunner().invoke(main, words).stderr

@@ -77,13 +77,12 @@ def again(trainer: Trainer) -> dict[str, Any]:
     h, c = network.initial(ENVS)
     with torch.no_grad():
         out = network(observation, (h.double(), c.double()), seen.reset)
-        floor = None if agent.floor_H is None else agent.floor_H.double()
-        chosen = agent.space.evaluate(out.logits, seen.actions, seen.legal, floor).log_prob.sum(-1).exp()
-        ops = agent.space.op_probabilities(out.logits, seen.legal, floor)
+        chosen = agent.space.evaluate(out.logits, seen.actions, seen.legal).log_prob.sum(-1).exp()
+        ops = agent.space.op_probabilities(out.logits, seen.legal)
         return {"probability": chosen, "op_probability": ops, "value": network.value(out.value)}
 
 
-@pytest.mark.parametrize("sets", [(), ("ppo.floor=op:0.05",), ("policy.greedy=true", "policy.learn=false")])
+@pytest.mark.parametrize("sets", [(), ("policy.greedy=true", "policy.learn=false")])
 def test_an_epoch_tells_what_the_network_says_again(sets: tuple[str, ...]) -> None:
     trainer, epochs = episode(*sets)
     assert len(epochs) == EPOCHS

@@ -56,7 +56,7 @@ def test_update_without_steps_has_no_gradient_to_judge() -> None:
         observed = dataclasses.replace(healthy_update(), grad_norm=math.nan, **changes)  # type: ignore[arg-type]
         return update_readings(observed)["policy.nonfinite"]
 
-    assert nonfinite(minibatches=0) == 0.0, "`ppo.observe_rounds`"
+    assert nonfinite(minibatches=0) == 0.0
     assert nonfinite(minibatches=0, value_loss=math.nan) == 1.0
     assert nonfinite(minibatches=0, skipped_nonfinite=8) == 8.0, "all were skipped"
     assert nonfinite(minibatches=8) == 1.0

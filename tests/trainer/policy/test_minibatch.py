@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from esper_overwatch.trainer.compute.cuda_graphs import MAX_CACHED_GRAPHS, NUM_CHECKED_CALLS, CudaGraphs
 from esper_overwatch.trainer.config.load import load
-from esper_overwatch.trainer.config.policy_options import PPOConfig
 from esper_overwatch.trainer.policy.agent import Agent
-from esper_overwatch.trainer.policy.early_stop import EarlyStop, MaskedStop
+from esper_overwatch.trainer.policy.minibatch import EarlyStop
 from esper_overwatch.trainer.policy.ppo import PPO, PolicyDiverged
 from esper_overwatch.trainer.policy.rollout import Rollout
 from tests.cases import mostly_nightly
@@ -31,23 +30,12 @@ CASES = {
     "no target": ("ppo.target_kl=0",),
     "target": ("ppo.target_kl=0.01",),
     "early": ("ppo.target_kl=1e-6",),
-    "per pass": ("ppo.target_kl=0.002", "ppo.kl_per=pass"),
-    "critic goes on": ("ppo.target_kl=0.005", "ppo.kl_stops=policy"),
-    "critic, per pass": ("ppo.target_kl=0.002", "ppo.kl_per=pass", "ppo.kl_stops=policy"),
     "uneven": ("ppo.target_kl=0.01", "ppo.minibatches=4"),
-    "observes first": ("ppo.observe_rounds=1",),
-    "reevaluated": ("ppo.target_kl=0", "ppo.reevaluate=true"),
-    "courses": (
-        "ppo.target_kl=0",
-        "ppo.warmup_rounds=3",
-        "ppo.entropy_rounds=3",
-        "ppo.floor=op:0.1",
-        "ppo.floor_rounds=3",
-        "ppo.sharpen_rounds=3",
-    ),
+    "courses": ("ppo.target_kl=0", "ppo.schedule=linear", "rounds=4", "ppo.entropy_rounds=3"),
+    "plans": ("ppo.target_kl=0.01", "policy.decision_epochs=0,2"),
 }
 
-DEFAULT = ("target", "critic goes on")
+DEFAULT = ("target", "plans")
 
 
 def agents(*sets: str) -> tuple[Agent, Agent, CudaGraphs, list[Rollout]]:
@@ -76,7 +64,7 @@ def same(one: Agent, other: Agent) -> None:
             torch.testing.assert_close(others[kind], moment, atol=1e-5, rtol=1e-3, msg=f"{name} {kind}")
     for mean, found in zip(mine.network.buffers(), theirs.network.buffers(), strict=True):
         torch.testing.assert_close(found, mean)
-    assert torch.equal(mine._streak, theirs._streak)
+    assert torch.equal(mine.state_dict()["streak"], theirs.state_dict()["streak"])
 
 
 @pytest.mark.parametrize("case", mostly_nightly(CASES, *DEFAULT))
@@ -140,27 +128,24 @@ def test_program_that_cannot_be_captured_learns_as_it_is() -> None:
 
 @given(
     st.lists(st.tuples(st.floats(0, 1) | st.just(math.nan), st.booleans()), min_size=1, max_size=12),
-    st.floats(0.01, 1),
-    st.sampled_from(["minibatch", "pass"]),
+    st.just(0.0) | st.floats(0.01, 1),
     st.integers(0, 3),
 )
-def test_decisions_on_the_device_are_those_of_the_host(
-    steps: list[tuple[float, bool]], target: float, per: str, streak: int
+def test_steps_are_taken_until_the_policy_has_moved_too_far(
+    steps: list[tuple[float, bool]], target: float, streak: int
 ) -> None:
-    cfg = PPOConfig(target_kl=target, kl_per=per)  # type: ignore[arg-type]
-    host, device = EarlyStop(torch.tensor(streak), cfg), MaskedStop(torch.device("cpu"))
-    device.begin(torch.tensor(streak))
-    for place, (number, finite_gradient) in enumerate(steps, 1):
-        kl, gradient = torch.tensor(number), torch.tensor(finite_gradient)
-        if host.stopped or host.stops_at(kl, kl.isfinite()):
-            taken = False
-        else:
-            taken = bool(host.allows_step(kl.isfinite() & gradient))
-        goes_on, applied = device.judge(kl, kl.isfinite(), gradient, target_kl=target, kl_per=per)
-        if place % 3 == 0 and per == "pass":
-            host.check_pass()
-            device.end_pass(target)
-        assert bool(applied) == taken
-        assert bool(device.stopped) == host.stopped
-        assert goes_on | applied == goes_on
-    assert (int(device.streak), int(device.longest)) == (int(host.streak), int(host.longest))
+    stop = EarlyStop(torch.device("cpu"))
+    stop.streak.fill_(streak)
+    stop.begin()
+    stopped, longest = False, streak
+    for number, finite_gradient in steps:
+        kl = torch.tensor(number)
+        goes_on = stop.judge_kl(kl, kl.isfinite(), target)
+        applied = stop.allow_step(kl.isfinite() & torch.tensor(finite_gradient))
+        stopped = stopped or (target > 0 and number > target)
+        wanted = not stopped and math.isfinite(number) and finite_gradient
+        if not stopped:
+            streak = 0 if wanted else streak + 1
+        longest = max(longest, streak)
+        assert (bool(goes_on), bool(applied)) == (not stopped, wanted)
+    assert (int(stop.streak), int(stop.longest)) == (streak, longest)

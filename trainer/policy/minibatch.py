@@ -1,0 +1,244 @@
+"""One step of a PPO update by a minibatch: loss, gradients, clip, Adam, and whether the step is taken.
+
+All of it is decided on the device, so that the same operations run as they are or are replayed as a CUDA
+graph. A step that is not taken leaves weights, moments and counters alone: Adam skips where found_inf is 1
+(as torch.amp.GradScaler has it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adam import adam
+
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs, iter_tensors
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.config.policy_options import PPOConfig
+
+from .coefficients import Coefficients
+from .network import ActorCritic
+from .rollout import Rollout
+
+EPSILON = 1e-6
+"""Keeps the clip of a gradient of 0 finite, as in torch.nn.utils.clip_grad_norm_."""
+Limits = tuple[float, float]
+"""`target_kl` and `max_grad_norm`: a change of one needs a new capture."""
+
+
+class EarlyStop:
+    """What ends an update, and what is counted of its steps; on the device, in fixed buffers.
+
+    Attributes:
+        stopped: bool [], whether the policy has moved too far in this update.
+        streak: int64 [], non-finite steps in a row up to now.
+        longest: int64 [], the longest streak seen in this update.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.stopped = torch.zeros((), dtype=torch.bool, device=device)
+        self.streak, self.longest = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
+
+    def begin(self) -> None:
+        """Begin an update; the streak goes on."""
+        self.stopped.zero_()
+        self.longest.copy_(self.streak)
+
+    def judge_kl(self, kl: Tensor, finite: Tensor, target_kl: float) -> Tensor:
+        """bool []: whether the update goes on.
+
+        Args:
+            kl: [] of the minibatch, from the policy that acted.
+            finite: bool [], of its loss; without it the minibatch does not show how far the policy has moved.
+            target_kl: in nats; 0 = the update never stops.
+        """
+        if target_kl > 0:
+            self.stopped.logical_or_((kl > target_kl) & finite)
+        return ~self.stopped
+
+    def allow_step(self, finite: Tensor) -> Tensor:
+        """bool []: whether a step is taken, whose loss and gradient are finite or not."""
+        goes_on = ~self.stopped
+        applied = goes_on & finite
+        following = torch.where(applied, 0, self.streak + 1)
+        self.streak.copy_(torch.where(goes_on, following, self.streak))
+        self.longest.copy_(torch.maximum(self.longest, self.streak))
+        return applied
+
+
+class Minibatch:
+    """Takes the steps of updates, with what they measure.
+
+    Args:
+        network: learns.
+        optimizer: its Adam; moments and counters are used, rates are given.
+        loss: of a batch [T, n] and of the share of the minibatch that it is, see `ppo_loss`.
+        process_group: the ranks that compute a minibatch together.
+        graphs: replay the step where no other rank computes a part of it; None = it runs as it is.
+
+    Attributes:
+        early_stop: which steps are taken.
+        is_replayed: whether a step is one graph; then what follows a stop is computed and not applied.
+    """
+
+    def __init__(
+        self,
+        network: ActorCritic,
+        optimizer: torch.optim.Adam,
+        loss: Callable[[Rollout, Tensor, Tensor, Coefficients, float], Any],
+        process_group: ProcessGroup,
+        graphs: CudaGraphs | None,
+    ) -> None:
+        self._network, self._optimizer, self._loss, self._group = network, optimizer, loss, process_group
+        self._parameters: list[Tensor] = list(network.parameters())
+        self._shapes: dict[str, torch.Size] = {}
+        self.early_stop = stop = EarlyStop(network.place.device)
+        self._saw_stop = False
+        self.is_replayed = graphs is not None and graphs.on and process_group.size == 1
+        self._program = self._step
+        if graphs is not None and self.is_replayed:
+            self._program = graphs.wrap(
+                "a minibatch of the policy",
+                self._step,
+                changes=lambda: [*self._parameters, *iter_tensors(self._moments()), *vars(stop).values()],
+                in_place=(0, 1),
+            )
+
+    def step(
+        self,
+        rollout: Rollout,
+        advantage: Tensor,
+        target: Tensor,
+        coefficients: Coefficients,
+        cfg: PPOConfig,
+        rate: Tensor,
+        envs: Tensor,
+    ) -> Tensor:
+        """Take a step by a minibatch, unless the update has stopped; what `unpack` reads.
+
+        Args:
+            rollout: of all ranks' envs; in the same memory in each update.
+            advantage, target: see `ppo_loss`.
+            rate: [] of learning.
+            envs: int64 [n] of the minibatch.
+        """
+        self._make_moments()
+        limits = (cfg.target_kl, cfg.max_grad_norm)
+        return self._program(
+            vars(rollout), self._moments(), advantage, target, coefficients, limits, rate, envs
+        )
+
+    def has_stopped(self) -> bool:
+        """True if the update has; the host waits for replayed steps, and knows it of others."""
+        return bool(self.early_stop.stopped) if self.is_replayed else self._saw_stop
+
+    def unpack(self, rows: list[Tensor]) -> dict[str, Tensor]:
+        """Statistics of M steps by name, float64 [M, ...]; `ran` is 0 in those after a stop."""
+        columns = torch.split(torch.stack(rows), [shape.numel() for shape in self._shapes.values()], dim=1)
+        return {
+            name: column.reshape(len(rows), *shape)
+            for (name, shape), column in zip(self._shapes.items(), columns, strict=True)
+        }
+
+    def _step(
+        self,
+        rollout: dict[str, Any],
+        moments: list[list[Tensor]],
+        advantage: Tensor,
+        target: Tensor,
+        coefficients: Coefficients,
+        limits: Limits,
+        rate: Tensor,
+        envs: Tensor,
+    ) -> Tensor:
+        target_kl, max_norm = limits
+        mine = envs.tensor_split(self._group.size)[self._group.rank]
+        with torch.enable_grad():
+            loss = self._loss(
+                Rollout(**rollout).envs(mine),
+                advantage[:, mine],
+                target[:, mine],
+                coefficients,
+                len(mine) / len(envs),
+            )
+        whole = loss.all_reduce(self._group)
+        ran, finite = ~self.early_stop.stopped, whole.total.isfinite()
+        goes_on = self.early_stop.judge_kl(whole.approx_kl, finite, target_kl)
+        # A minibatch that stops the update is computed forwards only, where the host can wait for it.
+        if not self.is_replayed:
+            self._saw_stop = target_kl > 0 and not goes_on
+        if self._saw_stop:
+            norms, applied = self._norms(None), torch.zeros_like(finite)
+        else:
+            gradients = torch.autograd.grad(loss.total, self._parameters, materialize_grads=True)
+            self._group.all_reduce_(gradients)
+            norms = self._norms(gradients)
+            applied = self.early_stop.allow_step(finite & norms["grad_norm"].isfinite())
+            clip = (max_norm / (norms["grad_norm"] + EPSILON)).clamp(max=1.0)
+            self._apply(moments, gradients, clip, rate, applied)
+        measured = whole.statistics() | {k: v.where(goes_on, torch.nan) for k, v in norms.items()}
+        measured |= {"applied": applied, "finite": torch.where(goes_on, applied, finite), "ran": ran}
+        self._shapes = {name: value.shape for name, value in measured.items()}
+        return torch.cat([value.detach().reshape(-1).double() for value in measured.values()])
+
+    @torch.no_grad()
+    def _apply(
+        self, moments: list[list[Tensor]], gradients: Any, clip: Tensor, rate: Tensor, applied: Tensor
+    ) -> None:
+        """Take one step of Adam by gradients that are clipped first."""
+        options = self._optimizer.param_groups[0]
+        beta1, beta2 = options["betas"]
+        means, squares, counters = moments
+        adam(
+            self._parameters,
+            [gradient * clip for gradient in gradients],
+            means,
+            squares,
+            [],
+            counters,
+            fused=True,
+            found_inf=(~applied).float(),
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=rate,
+            weight_decay=0.0,
+            eps=options["eps"],
+            maximize=False,
+        )
+
+    def _norms(self, gradients: Any) -> dict[str, Tensor]:
+        """L2 norms: of all gradients, of each head's, of the critic's; NaN where None were computed."""
+        network, nothing = self._network, self._network.place.new_full((), torch.nan)
+
+        def norm(layer: nn.Module) -> Tensor:
+            mine = {id(parameter) for parameter in layer.parameters()}
+            chosen = [g for p, g in zip(self._parameters, gradients, strict=True) if id(p) in mine]
+            return torch.nn.utils.get_total_norm(chosen)
+
+        if gradients is None:
+            heads = nothing.expand(len(HEAD_NAMES))
+            return {"grad_norm": nothing, "head_grad_norm": heads, "critic_grad_norm": nothing}
+        return {
+            "grad_norm": torch.nn.utils.get_total_norm(gradients),
+            "head_grad_norm": torch.stack([norm(network.heads[name]) for name in HEAD_NAMES]),
+            "critic_grad_norm": norm(network.critic),
+        }
+
+    def _moments(self) -> list[list[Tensor]]:
+        """Adam's means, mean squares and counters, in the order of the parameters."""
+        states = [self._optimizer.state[p] for p in self._parameters]
+        return [[state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")]
+
+    def _make_moments(self) -> None:
+        """Let Adam make them, by a step that is not taken."""
+        if self._optimizer.state.get(self._parameters[0]):
+            return
+        for parameter in self._parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        self._optimizer.found_inf = torch.ones((), device=self._network.place.device)  # type: ignore[attr-defined]
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
