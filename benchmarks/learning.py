@@ -44,9 +44,9 @@ def rounds_of(kind: str, *, rounds: int = 0, seconds: float = 0.0) -> list[Round
 
         daemon.recorder.finish_round = keep  # type: ignore[method-assign]
         end = time.perf_counter() + seconds
-        while len(summaries) < rounds or time.perf_counter() < end:
-            daemon.trainer.play(daemon.hooks)
-            daemon.trainer.learn(daemon.hooks)
+        hooks = daemon.hooks
+        hooks.wants_round = lambda finished: finished < rounds or time.perf_counter() < end  # type: ignore[method-assign]
+        daemon.trainer.run(daemon.hooks)
         daemon.server.close()
     return summaries
 

@@ -64,6 +64,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"episodes"},
         {"evaluation"},
         {"loop"},
+        {"teaching"},
         {"control"},
         {"ranks"},
         {"compare", "doctor", "metrics", "query", "sweep"},
@@ -100,6 +101,7 @@ TRAINING = {
     "episode_table",
     "evaluation",
     "loop",
+    "teaching",
 }
 KNOWN_TO_TRAINING = {
     "protocol.messages.vocabulary",

@@ -90,7 +90,7 @@ def test_tasks_that_are_told_are_those_of_the_copies(whole: tuple[Trainer, Watch
     data = load_task(CONFIG.task, torch.device("cpu"))
     assert isinstance(data, Mixture)
     names = [name for name, _ in data.names(CONFIG.seed, 6, COPIES, trainer.round)]
-    assert names == [CONFIG.task.mixture[i] for i in trainer.task_numbers().tolist()]
+    assert names == [CONFIG.task.mixture[i] for i in trainer.population.tasks.numbers.tolist()]
 
 
 def test_probabilities_are_told_where_something_was_decided(whole: tuple[Trainer, Watch]) -> None:

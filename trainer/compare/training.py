@@ -21,6 +21,7 @@ from esper_overwatch.trainer.hooks import Learned
 from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.policy.network import ActorCritic
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
+from esper_overwatch.trainer.teaching.taught_trainer import create_trainer
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 from .observations import RevealedTasks
@@ -133,7 +134,7 @@ def train_policy(
         PolicyDiverged: its loss stayed non-finite.
     """
     cfg = configure_training(cfg, seed, rounds)
-    trainer = Trainer(cfg, data, device)
+    trainer = create_trainer(cfg, data, device)
     if revealed is not None:
         told = RevealedTasks(trainer.agent.observation_builder, trainer.population, revealed)
         trainer.agent.observation_builder = told

@@ -382,16 +382,10 @@ def _check_combinations(config: Config) -> None:
             f"ppo.schedule = {config.ppo.schedule}: needs rounds{of_teacher}, and rounds = {config.rounds}; "
             "set rounds"
         )
-    if config.taught_rounds and config.teacher.plant_epoch >= config.episode_epochs:
-        raise ConfigError(
-            f"teacher.plant_epoch = {config.teacher.plant_epoch}: "
-            f"must be below episode_epochs = {config.episode_epochs}"
-        )
-    if config.host.warmup_epochs >= config.episode_epochs:
-        raise ConfigError(
-            f"host.warmup_epochs = {config.host.warmup_epochs}: "
-            f"must be below episode_epochs = {config.episode_epochs}"
-        )
+    below = ("host.warmup_epochs", "seeds.min_training_epochs", *(["teacher.plant_epoch"] if taught else ()))
+    for key in below:
+        if (epochs := value_of(config, key)) >= config.episode_epochs:
+            raise ConfigError(f"{key} = {epochs}: must be below episode_epochs = {config.episode_epochs}")
     if config.governor.learnt_loss_ratio >= config.governor.forgotten_loss_ratio:
         raise ConfigError(
             f"governor.learnt_loss_ratio = {config.governor.learnt_loss_ratio}: "
@@ -402,19 +396,6 @@ def _check_combinations(config: Config) -> None:
             f"gates.min_gradient_norm = {config.gates.min_gradient_norm}: "
             f"must not exceed gates.max_gradient_norm = {config.gates.max_gradient_norm}"
         )
-    if config.seeds.min_training_epochs >= config.episode_epochs:
-        raise ConfigError(
-            f"seeds.min_training_epochs = {config.seeds.min_training_epochs}: "
-            f"must be below episode_epochs = {config.episode_epochs}"
-        )
-    epochs = config.policy.decision_epochs
-    if any(before >= after for before, after in pairwise((*epochs, config.episode_epochs))):
-        raise ConfigError(
-            f"policy.decision_epochs = {', '.join(map(str, epochs))}: must ascend, and stay below "
-            f"episode_epochs = {config.episode_epochs}"
-        )
-    if config.envs.count % config.envs.copies:
-        raise ConfigError(f"envs.copies = {config.envs.copies}: must divide envs.count = {config.envs.count}")
     _check_addresses(config)
 
 
@@ -433,7 +414,17 @@ def _check_addresses(config: Config) -> None:
 
 
 def _check_policy(config: Config) -> None:
-    """Check that the way the policy acts fits with whether it learns."""
+    """Check that the way the policy acts fits with the episode, and with whether it learns."""
+    epochs, envs = config.policy.decision_epochs, config.envs
+    if any(before >= after for before, after in pairwise((*epochs, config.episode_epochs))):
+        raise ConfigError(
+            f"policy.decision_epochs = {', '.join(map(str, epochs))}: must ascend, and stay below "
+            f"episode_epochs = {config.episode_epochs}"
+        )
+    if epochs and config.taught_rounds:
+        raise ConfigError("policy.decision_epochs: a teacher shows ops; set teacher.search_rounds=0")
+    if envs.count % envs.copies:
+        raise ConfigError(f"envs.copies = {envs.copies}: must divide envs.count = {envs.count}")
     if config.policy.greedy and config.policy.learn:
         raise ConfigError(
             "policy.greedy = true: a policy that always takes the same action learns nothing of the others; "

@@ -59,11 +59,11 @@ from esper_overwatch.trainer.data.text import Text
 from esper_overwatch.trainer.doctor.bundle import PostmortemReport
 from esper_overwatch.trainer.hooks import StopRun
 from esper_overwatch.trainer.hosts.task_defaults import build_model, check_sizes, resolve_task_defaults
-from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.policy.ppo import PolicyDiverged
 from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
 from esper_overwatch.trainer.ranks.rank_zero import RankZero
 from esper_overwatch.trainer.ranks.worker import run_worker
+from esper_overwatch.trainer.teaching.taught_trainer import Trainer, create_trainer
 from esper_overwatch.trainer.telemetry.allocator import sample_device
 from esper_overwatch.trainer.telemetry.collection.plan import CollectionPlan
 from esper_overwatch.trainer.telemetry.recorder import Recorder, RunShape
@@ -203,7 +203,7 @@ class Daemon:
         if resume is not None:
             point = ResumePoint.find(self.checkpoints, config, process_group.size, resume)
             config = config if point is None else point.configure(config)
-        self.trainer = Trainer(config, data, device, point.execution if point else None, process_group)
+        self.trainer = create_trainer(config, data, device, point.execution if point else None, process_group)
         execution = self.trainer.population.execution
         emitter = Emitter()
         self.rank_zero = RankZero(process_group, emitter)

@@ -26,11 +26,11 @@ from esper_overwatch.trainer.compute.process_group import ProcessGroup
 from esper_overwatch.trainer.compute.schedules import schedule_share
 from esper_overwatch.trainer.config.policy_options import PPOConfig
 
-from .actions import ActionSpace
+from .actions import ActionSpace, Evaluation
 from .coefficients import Coefficients
 from .feature_statistics import feature_statistics
 from .minibatch import Minibatch
-from .network import ActorCritic
+from .network import ActorCritic, Output
 from .plans import PlanSpace
 from .rollout import Rollout
 from .update_statistics import EVERY_EPOCH, UpdateStatistics, rollout_statistics, summarise, to_host
@@ -128,16 +128,7 @@ def ppo_loss(
         target: [D, n], what the critic should predict, in normalised units.
         share: of the minibatch that this batch is; the other ranks hold the rest.
     """
-    initial = network.initial(batch.reset.shape[1])
-    if isinstance(space, PlanSpace):
-        rows = space.rows
-        out = network(batch.observation, initial, batch.reset, batch.plan)
-        now = space.evaluate(tuple(head[rows] for head in out.logits), batch.plan[rows], batch.free[rows])
-        value, old_log_prob = out.value[rows], batch.log_prob[rows]
-    else:
-        out = network(batch.observation, initial, batch.reset)
-        now = space.evaluate(out.logits, batch.actions, batch.legal)
-        value, old_log_prob = out.value, batch.log_prob
+    out, value, now, old_log_prob = evaluate(network, space, batch)
     log_ratio = now.log_prob - old_log_prob
     ratio, clip = log_ratio.exp(), coefficients.clip
     advantages = advantage.unsqueeze(-1)
@@ -171,6 +162,24 @@ def ppo_loss(
             ratio_min=ratio.amin(steps),
             ratio_max=ratio.amax(steps),
         )
+
+
+def evaluate(
+    network: ActorCritic, space: ActionSpace | PlanSpace, batch: Rollout
+) -> tuple[Output, Tensor, Evaluation, Tensor]:
+    """The network's view of a batch [T, n]: its outputs at every step; then of the decisions V(s) [D, n] in
+    normalised units, what it thinks of those taken, and their log-probabilities [D, n, heads] by the policy
+    that acted.
+    """
+    initial = network.initial(batch.reset.shape[1])
+    if isinstance(space, PlanSpace):
+        rows = space.rows
+        out = network(batch.observation, initial, batch.reset, batch.plan)
+        logits = tuple(head[rows] for head in out.logits)
+        now = space.evaluate(logits, batch.plan[rows], batch.free[rows])
+        return out, out.value[rows], now, batch.log_prob[rows]
+    out = network(batch.observation, initial, batch.reset)
+    return out, out.value, space.evaluate(out.logits, batch.actions, batch.legal), batch.log_prob
 
 
 class PPO:

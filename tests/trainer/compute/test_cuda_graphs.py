@@ -281,10 +281,9 @@ def test_updates_report_the_same_from_their_graphs(monkeypatch: pytest.MonkeyPat
     def learn() -> tuple[Trainer, list[dict[str, Any]]]:
         trainer, seen = Trainer(settings.load(sets=list(SMALL)), load("digits"), CPU), Recording()
         trainer.play(seen)
-        for _ in range(NUM_CHECKED_CALLS + 2):
-            trainer.learn(seen)
+        updates = [trainer.learn(trainer.rollout, seen) for _ in range(NUM_CHECKED_CALLS + 2)]
         trainer.population.close()
-        return trainer, [{name: vars(update)[name] for name in OF_THE_EXPERIENCE} for update in seen.updates]
+        return trainer, [{name: vars(update)[name] for name in OF_THE_EXPERIENCE} for update in updates]
 
     _, plain = learn()
     monkeypatch.setattr(loop, "CudaGraphs", lambda on: CudaGraphs(on=True, capture=record))

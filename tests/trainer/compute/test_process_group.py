@@ -33,6 +33,7 @@ from esper_overwatch.trainer.hooks import Learned
 from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.ranks.rank_report import RankReport, decode, encode, merge_reports
+from esper_overwatch.trainer.teaching.taught_trainer import TaughtTrainer
 from esper_overwatch.trainer.telemetry.round_events import update_event
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
 from tests.protocol.sshd import free_ports
@@ -237,8 +238,7 @@ def one_of_two_that_rounds_otherwise(rank: int, port: int, folder: Path) -> None
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
     torch.set_num_threads(1)
     world, cfg = ProcessGroup.join(), configured(sets=TAUGHT)
-    trainer = Trainer(cfg, load("digits"), torch.device("cpu"), Execution.as_configured(cfg), world)
-    assert trainer.teacher is not None
+    trainer = TaughtTrainer(cfg, load("digits"), torch.device("cpu"), Execution.as_configured(cfg), world)
     assert trainer.agent.ppo is not None
     if rank == 1:
         trainer.teacher._values.mean_GK += torch.linspace(0, 0.5, trainer.teacher._values.mean_GK.shape[1])

@@ -1,0 +1,1 @@
+"""Runs whose first rounds are a teacher's."""
