@@ -1,4 +1,4 @@
-"""Choices about PPO on a stand-in for the hosts: each variant's return beside that of PPO's defaults.
+"""Choices about PPO on a stand-in for the hosts: each variant's return beside that of a reference.
 
 Networks, update, reward and life cycle are the trainer's own. Only the hosts are replaced, by a formula of
 what seeds do to the error in five tasks, fitted to returns measured on real hosts; a run of 1,920 episodes
@@ -63,39 +63,27 @@ TRIAL_ROUNDS = 8
 HELD_OUT = 1 << 20
 """Number of the first of them."""
 
-REFERENCE = "defaults"
-FALLING = ("ppo.target_kl=0.03", "ppo.entropy_rounds=ROUNDS")
-SHARPENED = (*FALLING, "ppo.sharpen_rounds=ROUNDS")
+REFERENCE = "decisions at 1, 3, 5"
+WITHOUT_CRITIC = "without critic"
 VARIANTS: dict[str, tuple[str, ...]] = {
     REFERENCE: (),
-    "N=8": ("envs.count=8", "ppo.minibatches=2"),
-    "N=64": ("envs.count=64", "ppo.minibatches=8"),
-    "2 minibatches": ("ppo.minibatches=2",),
-    "8 minibatches": ("ppo.minibatches=8",),
-    "KL .03": ("ppo.target_kl=0.03",),
-    "KL .1": ("ppo.target_kl=0.1",),
-    "KL per pass": ("ppo.kl_per=pass",),
-    "KL stops policy only": ("ppo.kl_stops=policy",),
-    "observe 1 round": ("ppo.observe_rounds=1",),
-    "learning rate linear": ("ppo.schedule=linear",),
-    "KL .03, per pass": ("ppo.target_kl=0.03", "ppo.kl_per=pass"),
-    "KL .03, observe 1 round": ("ppo.target_kl=0.03", "ppo.observe_rounds=1"),
-    "KL .03, entropy .01": ("ppo.target_kl=0.03", "ppo.entropy_coefficient=0.01"),
-    "KL .03, entropy .05 to .005": FALLING,
-    "sharpened by 4": SHARPENED,
-    "sharpened by 10": (*SHARPENED, "ppo.sharpen_factor=10"),
-    "sharpened, baseline by task": (*SHARPENED, "ppo.task_baseline=true"),
-    "sharpened, baseline by task, linear": (*SHARPENED, "ppo.task_baseline=true", "ppo.schedule=linear"),
-    "sharpened, linear": (*SHARPENED, "ppo.schedule=linear"),
-    "sharpened, linear from .002": (*SHARPENED, "ppo.schedule=linear", "ppo.learning_rate=0.002"),
+    "decision at 5": ("policy.decision_epochs=5",),
+    "decisions at 0, 2, 5, 9": ("policy.decision_epochs=0,2,5,9",),
+    "every epoch, eight heads": ("policy.decision_epochs=",),
+    "1 copy": ("envs.copies=1",),
+    "2 copies": ("envs.copies=2",),
+    "8 copies": ("envs.copies=8",),
+    WITHOUT_CRITIC: (),
+    "without critic, 1 copy": ("envs.copies=1",),
+    "every epoch, eight heads, 1 copy": ("policy.decision_epochs=", "envs.copies=1"),
 }
 """Settings beside `COMMON`; ROUNDS stands for the run's rounds."""
 COMMON = (
-    *("device=cpu", "ppo.task_baseline=false", "ppo.learning_rate=0.001", "ppo.entropy_coefficient=0.05"),
-    *("ppo.target_kl=0.01", "ppo.entropy_rounds=0", "ppo.sharpen_rounds=0"),
-    *("reward.rent=0.1", "teacher.search_rounds=0"),
+    *("device=cpu", "teacher.search_rounds=0", "policy.decision_epochs=1,3,5", "envs.copies=4"),
+    *("ppo.learning_rate=0.001", "ppo.target_kl=0.05", "ppo.entropy_coefficient=0.05"),
+    *("ppo.entropy_final=0.005", "ppo.entropy_rounds=ROUNDS", "reward.rent=0.1"),
 )
-"""Preset `mixture` with PPO's defaults from the first round on, whatever the preset has chosen since."""
+"""What each run has beside the preset `mixture`, whatever that has chosen since."""
 
 
 class StandIn:
@@ -108,6 +96,7 @@ class StandIn:
 
     def __init__(self, cfg: Config, settling: float) -> None:
         self.cfg, self.n, self._settling = cfg, cfg.envs.count, settling
+        self.copies = cfg.envs.copies
         self.table = SlotTable.empty(self.n, SLOTS)
         self._tasks = list(TASKS.values())
 
@@ -118,7 +107,7 @@ class StandIn:
         task = torch.randint(0, len(self._tasks), (self.n,), generator=self._random)
         base, floor, leaves = (torch.tensor([t[i] for t in self._tasks])[task] for i in range(3))
         base += HOST_NOISE * self._noise()
-        host = torch.arange(self.n) // self.cfg.envs.copies * self.cfg.envs.copies
+        host = torch.arange(self.n) // self.copies * self.copies
         self.task, self._base, self._floor, self._leaves = task[host], base[host], floor[host], leaves[host]
         self._error = torch.full((self.n,), 1 - CHANCE)
         self._skill = torch.zeros(self.n, SLOTS)
@@ -167,7 +156,11 @@ class StandIn:
 
 
 class Course:
-    """A run on the stand-in."""
+    """A run on the stand-in.
+
+    Args:
+        critic: whether advantages use its values; if not, they are the returns themselves.
+    """
 
     def __init__(self, cfg: Config, settling: float = SETTLING, *, critic: bool = True) -> None:
         self.cfg, self.hosts, self.critic = cfg, StandIn(cfg, settling), critic
@@ -217,6 +210,7 @@ class Course:
             policy: how the network acts, as in `policy.*`.
         """
         frozen = replace(self.cfg, policy=replace(self.cfg.policy, learn=False, **policy))
+        self.hosts.copies = 1
         network = self.agent.network
         self.actor = Actor(frozen, network, slots=SLOTS, host_parameters=HOST_PARAMETERS)
         rounds = TRIAL_ROUNDS * 32 // self.hosts.n
@@ -245,13 +239,15 @@ def constants(settling: float = SETTLING) -> tuple[float, float]:
     return max(map(statistics.fmean, worth)), statistics.fmean(map(max, zip(*worth, strict=True)))
 
 
-def run(sets: tuple[str, ...], seed: int, episodes: int, settling: float = SETTLING) -> dict[str, Any]:
+def run(
+    sets: tuple[str, ...], seed: int, episodes: int, settling: float = SETTLING, *, critic: bool = True
+) -> dict[str, Any]:
     """Train, then try the policy; the figures of the last quarter and of the trials."""
     sizes = [item for item in sets if item.startswith("envs.")]
     rounds = episodes // load(preset="mixture", sets=[*sizes, "ppo.minibatches=1"]).envs.count
-    chosen = [item.replace("ROUNDS", str(rounds)) for item in sets]
-    cfg = load(preset="mixture", sets=[f"seed={seed}", f"rounds={rounds}", *COMMON, *chosen])
-    course, begun = Course(cfg, settling), time.process_time()
+    chosen = [item.replace("ROUNDS", str(rounds)) for item in (*COMMON, *sets)]
+    cfg = load(preset="mixture", sets=[f"seed={seed}", f"rounds={rounds}", *chosen])
+    course, begun = Course(cfg, settling, critic=critic), time.process_time()
     paid, updates = [], []
     for round_ in range(1, rounds + 1):
         paid.append(float(course.play(round_).mean()))
@@ -297,8 +293,8 @@ def _quantile(freedom: int) -> float:
 def table(found: Found) -> list[str]:
     """Markdown, a row per variant; `histogram`: parameters added where every seed only costs."""
     lines = [
-        "| variant | seeds | return | − defaults' | at temperature .5 | − defaults' | greedy | "
-        "− defaults' | histogram | fossils | EV envs | CPU s |",
+        "| variant | seeds | return | − reference's | at temperature .5 | − reference's | greedy | "
+        "− reference's | histogram | fossils | EV envs | CPU s |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(n for n, _ in found):
@@ -322,7 +318,7 @@ def _mean(rows: list[dict[str, Any]], figure: str) -> float:
 @click.option("--episodes", default=1920, show_default=True, help="Episodes of each run.")
 @click.option("--seeds", default=5, show_default=True, help="Runs of each variant.")
 @click.option(
-    "--only", multiple=True, help="A variant to try, beside the defaults; may be repeated. Default: all."
+    "--only", multiple=True, help="A variant to try, beside the reference; may be repeated. Default: all."
 )
 @click.option(
     "--settling",
@@ -345,7 +341,7 @@ def main(episodes: int, seeds: int, only: tuple[str, ...], settling: float, out:
             if (name, seed) in found:
                 continue
             row = {"variant": name, "seed": seed, "episodes": episodes, "settling": settling}
-            row |= run(VARIANTS[name], seed, episodes, settling)
+            row |= run(VARIANTS[name], seed, episodes, settling, critic=not name.startswith(WITHOUT_CRITIC))
             found[name, seed] = row
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")

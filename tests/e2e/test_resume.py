@@ -16,6 +16,8 @@ COURSE = (
     "task.mixture=digits,texture,histogram",
     "task.instances=2",
     "host.slot_rows=2",
+    "envs.copies=2",
+    "policy.decision_epochs=1,3,9",
 )
 """With all that changes from round to round and from host to host."""
 HOSTS = tuple(f"env{env:02d}" for env in range(4))
