@@ -229,8 +229,6 @@ def test_ppo_learns_at_the_rate_that_was_set(rig: Callable[..., Rig]) -> None:
     one = rig()
     one.play({(1, 6): [command("param.set", key="ppo.learning_rate", value=2e-4)]})
     assert [u.learning_rate for u in one.told(PPOUpdate)] == [2e-4, 2e-4]
-    assert one.trainer.agent.ppo is not None
-    assert [g["lr"] for g in one.trainer.agent.ppo.optimizer.param_groups] == [2e-4]
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ def test_the_draw_depends_on_env_and_round_alone() -> None:
     counts = torch.bincount(places, minlength=5)
     assert counts[0] == pytest.approx(1000, abs=120), "tasks are equally likely"
     assert counts[1:].min() > 180, "and so are the instances of each"
-    assert mixture.names(3, 3, 7) == [("one", 0) if p == 0 else ("four", int(p) - 1) for p in places[:3]]
+    assert mixture.names(3, 3, 1, 7) == [("one", 0) if p == 0 else ("four", int(p) - 1) for p in places[:3]]
 
 
 def test_envs_know_the_places_of_their_tasks() -> None:
@@ -108,6 +108,6 @@ def test_envs_know_the_places_of_their_tasks() -> None:
     tasks.draw(7)
     assert tasks.numbers is not None
     names = [mixture.tasks[number].name for number in tasks.numbers.tolist()]
-    assert names == [name for name, _ in mixture.names(3, 9, 7)]
+    assert names == [name for name, _ in mixture.names(3, 9, 1, 7)]
     assert set(names) == {"one", "four"}
     assert alone.numbers is None
