@@ -21,7 +21,7 @@ from esper_overwatch.trainer.hooks import Learned
 from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.policy.network import ActorCritic
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
-from esper_overwatch.trainer.teaching.taught_trainer import create_trainer
+from esper_overwatch.trainer.teaching.taught_trainer import TaughtTrainer, create_trainer
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 from .observations import RevealedTasks
@@ -89,7 +89,7 @@ class TrainingHooks:
                 "seconds": time.perf_counter() - self._begun,
             }
         )
-        if trainer.teacher is not None and round == trainer.teacher.rounds:
+        if isinstance(trainer, TaughtTrainer) and round == trainer.teacher.rounds:
             assert trainer.agent.ppo is not None
             imitated = {name: weight.clone() for name, weight in _weights(trainer.agent.ppo.network).items()}
             self.taught = {"imitated": imitated, "teacher": trainer.teacher.choice._asdict()}
