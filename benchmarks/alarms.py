@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 import click
@@ -118,18 +119,15 @@ def train(course: Course) -> Alarms:
 
 
 def courses(*, short: bool, rounds: int) -> Iterator[Course]:
-    """The healthy runs, the short ones first; of presets whose data is not here none."""
+    """The healthy runs, of every preset before the next seed; of presets whose data is not here none."""
     if short:
         yield Course("digits", 8, 1, is_busy=True, rounds=min(rounds, SHORT_ROUNDS))
         return
-    for envs in (8, 64):
-        for preset in PRESETS:
-            if preset == "fashion-mnist" and not _has("fashion-mnist"):
-                print(f"{preset} is left out: its files are not on this machine", flush=True)
-                continue
-            for seed in (1, 2, 3):
-                for is_busy in (False, True):
-                    yield Course(preset, envs, seed, is_busy, rounds)
+    presets = [preset for preset in PRESETS if preset != "fashion-mnist" or _has(preset)]
+    for preset in set(PRESETS) - set(presets):
+        print(f"{preset} is left out: its files are not on this machine", flush=True)
+    for envs, seed, is_busy, preset in product((8, 64), (1, 2, 3), (False, True), presets):
+        yield Course(preset, envs, seed, is_busy, rounds)
 
 
 def _has(dataset: str) -> bool:
