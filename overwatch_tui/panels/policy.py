@@ -83,9 +83,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     at = inputs.view.selected_index("policy", keys(inputs))
     tail = [line(inputs, width) for line in (_actions, _returns, _settings, _phases)]
     tail[2:2] = _components(inputs, width)
-    evaluation = _evaluation(inputs)
-    if evaluation is not None:
-        tail.insert(2, _held_out(inputs, *evaluation, width, selected=at == len(SIGNALS)))
+    tail[2:2] = _held_out(inputs, width)
     alone = inputs.view.name == "policy" and not inputs.view.detail
     lines: list[Line] = []
     if alone and height >= len(SIGNALS) + len(tail) + 2:
@@ -122,12 +120,9 @@ def _without_updates(inputs: PanelInputs, width: int, height: int) -> list[Line]
         text = " no updates: the policy stays as it is (policy.learn=false)"
     teacher = inputs.state.teacher
     lines = [Row().put(text, "dim").line(width)] if teacher is None else _teacher(inputs, teacher, width)
-    evaluation = _evaluation(inputs)
-    if inputs.state.last_round is not None or evaluation is not None:
+    if inputs.state.last_round is not None or _evaluation(inputs) is not None:
         lines += [_returns(inputs, width), *_components(inputs, width)]
-    if evaluation is not None:
-        at = inputs.view.selected_index("policy", keys(inputs))
-        lines.append(_held_out(inputs, *evaluation, width, selected=at == len(SIGNALS)))
+    lines += _held_out(inputs, width)
     if inputs.state.last_round is not None and height - len(lines) >= MIN_ROUND_CHARTS:
         lines += _rounds_below(inputs, width, height - len(lines))
     return lines
@@ -261,10 +256,20 @@ def _evaluation(inputs: PanelInputs) -> tuple[int, EvaluationFinished] | None:
     return next((found for found in inputs.state.evaluations.values() if not found[1].is_rival), None)
 
 
-def _held_out(
-    inputs: PanelInputs, round_: int, last: EvaluationFinished, width: int, *, selected: bool
-) -> Line:
-    """The policy on the hosts that it is not trained on, and its lead over each rival there."""
+def _held_out(inputs: PanelInputs, width: int) -> list[Line]:
+    """The policy on the hosts that it is not trained on, and its lead over each rival there.
+
+    Before that, when it is played first, and what the rivals got; nothing where it never is.
+    """
+    evaluation, run = _evaluation(inputs), inputs.state.run
+    if evaluation is None:
+        every = run.config.get("evaluation", {}).get("rounds", 0) if run is not None else 0
+        row = Row().put(" held-out ", "dim").put(f"first after round {every}", "dim")
+        for rival, (_, found) in inputs.state.evaluations.items():
+            row.put(f"  {rival} ", "dim").put(f"{found.return_mean:+.2f}")
+        return [row.line(width)] if every else []
+    round_, last = evaluation
+    selected = inputs.view.selected_index("policy", keys(inputs)) == len(SIGNALS)
     row = Row().put(" held-out ", "dim").put(f"return {last.return_mean:+.2f}", "bold")
     row.put(f"  test {100 * last.test_accuracy_mean:.1f}", "bold").put(f" after round {round_}", "dim")
     row.put("  lead" if last.leads else "", "dim")
@@ -276,7 +281,7 @@ def _held_out(
         sure = "" if low is None or high is None else "ok" if low > 0 else "warning" if high < 0 else ""
         row.put(f" {rival} ", "dim").put(f"{mean:+.2f}{half}", sure)
     row.put("  ").put(inputs.sparkline("evaluation.return", max(0, width - row.width - 3)), "chart")
-    return row.line(width, selected=selected)
+    return [row.line(width, selected=selected)]
 
 
 def _settings(inputs: PanelInputs, width: int) -> Line:

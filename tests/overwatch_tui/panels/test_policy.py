@@ -64,6 +64,13 @@ def test_without_an_evaluation_nothing_is_said_of_it() -> None:
     assert "held-out" not in draw(inputs(evaluation("no_growth", 0.1)), 160, 40)
 
 
+def test_before_the_first_evaluation_its_round_and_the_rivals_are_told() -> None:
+    made = inputs(evaluation("no_growth", 0.1), evaluation("fixed", 0.8))
+    assert made.state.run is not None
+    made.state.run = replace(made.state.run, config=made.state.run.config | {"evaluation": {"rounds": 10}})
+    assert " held-out first after round 10  no_growth +0.10  fixed +0.80" in draw(made, 80, 24)
+
+
 def test_its_row_opens_the_curves() -> None:
     made = inputs(evaluation("ppo", 0.25), evaluation("ppo", 0.5, leads=LEAD), selected=True)
     names = policy.charts(made)
