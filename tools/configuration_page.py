@@ -15,7 +15,7 @@ Made by `make docs` from `trainer/config/`; do not edit.
 Sources, the later ones win: the defaults below, the saved configuration of a run that is resumed,
 `--preset NAME` (`esper-daemon presets` lists them), `--config file.toml`, the environment,
 `--set key=value`. An unknown key and a value out of range are errors that name the key, the value and what
-is allowed. `esper-daemon options` prints this list with the values in force and where each comes from
+is allowed. `esper-daemon options --all` prints this list with the values in force and where each comes from
 (`default`, `task`, `preset NAME`, `file PATH`, `environment VARIABLE`, `--set`); a run keeps that in
 `config.sources.json`. `esper-daemon options --toml` prints the merged configuration as a file to start from,
 in which what nobody has chosen is a comment. A task brings defaults of its own (a text: the family of its

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from esper_overwatch.protocol.client.command_line import check_arguments
 from esper_overwatch.protocol.runs import RunInfo, check_name, ended_text, find_run, list_runs, was_trained
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config import presets
+from esper_overwatch.trainer.config.first_options import FIRST_OPTIONS
 
 from .options import JSON, config_options
 from .output import format_table, print_json, print_lines, print_note
@@ -202,15 +203,37 @@ def _row(run: RunInfo) -> dict[str, Any]:
 
 @click.command()
 @config_options
+@click.option("--all", "everything", is_flag=True, help="List every option.")
 @click.option("--toml", "as_toml", is_flag=True, help="Print the merged configuration as TOML.")
-def options(preset: str | None, file: Path | None, sets: tuple[str, ...], as_toml: bool) -> None:
-    """List every option of `start`: key, value, where it comes from, description, allowed values."""
+def options(
+    preset: str | None, file: Path | None, sets: tuple[str, ...], everything: bool, as_toml: bool
+) -> None:
+    """List the options of `start` that matter first, and those that were set.
+
+    Of each: key, value, where it comes from, description, allowed values.
+    """
     sourced = settings.load_sourced(preset=preset, file=file, environ=os.environ, sets=sets)
     sourced = _with_task_defaults(sourced)
     if as_toml:
         print_lines(settings.to_toml(sourced.config, sourced.sources).split("\n")[:-1])
         return
-    for option in settings.OPTIONS.values():
+    if everything:
+        _print_options(sourced, settings.OPTIONS)
+        return
+    known = set()
+    for heading, keys in FIRST_OPTIONS.items():
+        print_lines([f"== {heading}"])
+        _print_options(sourced, keys)
+        known |= set(keys)
+    others = [key for key in settings.OPTIONS if key not in known]
+    if changed := [key for key in others if sourced.value(key) != settings.OPTIONS[key].default]:
+        print_lines(["== set here"])
+        _print_options(sourced, changed)
+    print_lines([f"{len(others) - len(changed)} more: esper-daemon options --all"])
+
+
+def _print_options(sourced: settings.SourcedConfig, keys: Iterable[str]) -> None:
+    for option in map(settings.OPTIONS.__getitem__, keys):
         value, origin = sourced.value(option.key), sourced.sources[option.key]
         if value != option.default:
             origin += f"; default {option.default}"

@@ -152,7 +152,7 @@ def _unknown(key: str, source: str) -> ConfigError:
     if not near:
         same_leaf = [k for k in OPTIONS if k.rpartition(".")[2] == key.rpartition(".")[2]]
         near = same_leaf[:1]
-    hint = f"; did you mean {near[0]}?" if near else "; `esper-daemon options` lists them"
+    hint = f"; did you mean {near[0]}?" if near else "; `esper-daemon options --all` lists them"
     return ConfigError(f"{source}: unknown key {key}{hint}")
 
 

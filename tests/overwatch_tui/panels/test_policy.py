@@ -64,7 +64,7 @@ def test_without_an_evaluation_nothing_is_said_of_it() -> None:
     assert "held-out" not in draw(inputs(evaluation("no_growth", 0.1)), 160, 40)
 
 
-def test_before_the_first_evaluation_its_round_and_the_rivals_are_told() -> None:
+def test_before_the_first_evaluation_its_round_is_told() -> None:
     made = inputs(evaluation("no_growth", 0.1), evaluation("fixed", 0.8))
     assert made.state.run is not None
     made.state.run = replace(made.state.run, config=made.state.run.config | {"evaluation": {"rounds": 10}})

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from esper_overwatch.trainer.cli.main import main
-from esper_overwatch.trainer.config.load import load, load_sourced
+from esper_overwatch.trainer.config.first_options import FIRST_OPTIONS
+from esper_overwatch.trainer.config.load import OPTIONS, load, load_sourced
 from esper_overwatch.trainer.config.policy_options import EvaluationConfig
 from esper_overwatch.trainer.config.presets import UnknownPreset, presets
 from esper_overwatch.trainer.config.schema import Config
@@ -117,6 +118,17 @@ def test_they_are_listed() -> None:
     result = CliRunner().invoke(main, ["presets"])
     assert [line.split()[0] for line in result.output.splitlines()] == sorted(presets())
     assert json.loads(CliRunner().invoke(main, ["presets", "--json"]).output) == presets()
+
+
+def test_options_that_matter_first_are_shown_first() -> None:
+    first = [key for keys in FIRST_OPTIONS.values() for key in keys]
+    assert len(first) == len(set(first)) <= 30
+    shown = CliRunner().invoke(main, ["options", "--set", "ppo.clip=0.1"]).output.splitlines()
+    keys = [line.split(" = ")[0] for line in shown if " = " in line and not line.startswith(" ")]
+    assert keys == [*first, "ppo.clip"]
+    assert shown[-1] == f"{len(OPTIONS) - len(keys)} more: esper-daemon options --all"
+    every = CliRunner().invoke(main, ["options", "--all"]).output.splitlines()
+    assert [line.split(" = ")[0] for line in every[::2]] == list(OPTIONS)
 
 
 def test_options_show_what_a_preset_sets() -> None:

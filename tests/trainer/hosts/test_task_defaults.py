@@ -124,7 +124,7 @@ def test_options_say_where_each_value_comes_from(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("ESPER_PPO_CLIP", "0.2")
     file = tmp_path / "run.toml"
     file.write_text("rounds = 5\n")
-    words = ["options", "--preset", "text", "--config", str(file), "--set", "envs.count=8"]
+    words = ["options", "--all", "--preset", "text", "--config", str(file), "--set", "envs.count=8"]
     told = CliRunner().invoke(main, words).output
     for line in (
         "task.dataset = text  (preset text; default digits)",
