@@ -198,8 +198,8 @@ def with_policy_options(sourced: SourcedConfig) -> SourcedConfig:
             f"policy.file = {options.file}: policy.kind = {options.kind} is a rule; leave it out"
         )
     saved = SavedPolicy.read(Path(options.file))
-    for name, value in saved.about.policy.items():
-        key = f"policy.{name}"
+    for name, told in saved.about.policy.items():
+        key, value = f"policy.{name}", tuple(told) if isinstance(told, list) else told
         if name in NOT_OF_NETWORK or key not in sourced.sources or sourced.value(key) == value:
             continue
         if not sourced.is_open(key):
@@ -207,4 +207,10 @@ def with_policy_options(sourced: SourcedConfig) -> SourcedConfig:
                 f"{key} = {sourced.value(key)}: the policy {options.file} was made with {value}; leave it out"
             )
         sourced = sourced.with_value(key, value, f"policy {options.file}")
+    epochs, last = sourced.config.policy.decision_epochs, sourced.config.episode_epochs - 1
+    if epochs and epochs[-1] > last:
+        raise PolicyMismatch(
+            f"policy {options.file} decides at epoch {epochs[-1]}, and an episode's last is {last}; "
+            f"set episode_epochs to {epochs[-1] + 1} or more"
+        )
     return sourced

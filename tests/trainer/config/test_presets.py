@@ -10,12 +10,10 @@ import msgspec
 import pytest
 import torch
 from click.testing import CliRunner
-from msgspec.structs import replace
 
 from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.config.first_options import FIRST_OPTIONS
 from esper_overwatch.trainer.config.load import OPTIONS, load, load_sourced
-from esper_overwatch.trainer.config.policy_options import EvaluationConfig
 from esper_overwatch.trainer.config.presets import UnknownPreset, presets
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.config.task_options import TaskConfig
@@ -79,8 +77,7 @@ def test_it_loads_is_described_and_trains(name: str) -> None:
     assert 20 < len(line) <= 110
     assert line.endswith(".")
     config = load(preset=name)
-    alike = replace(config, evaluation=EvaluationConfig())
-    assert (alike == Config()) == (name == "digits"), "the default run, with a look at how far it is"
+    assert config != Config()
     sets = ["envs.count=2", "ppo.minibatches=2", "task.batches_per_epoch=1", "task.batch_size=8"]
     data = task(config.task.label)
     if name == "tinystories":

@@ -77,6 +77,21 @@ def test_policy_of_a_single_held_out_host_is_shown(written: Path) -> None:
     assert "lead over no_growth +0.250\n" in shown.output
 
 
+def test_decision_epochs_come_with_the_file(written: Path) -> None:
+    made = agent(config("policy.decision_epochs=1,5"))
+    SavedPolicy.of_checkpoint(checkpoint(made), "mine", "0.2.0", "best.pt").write(written)
+    for sets in ([], ["policy.decision_epochs=1,5"]):
+        sourced = with_policy_options(settings.load_sourced(sets=[f"policy.file={written}", *sets]))
+        assert sourced.config.policy.decision_epochs == (1, 5)
+        assert agent(sourced.config).network is not None
+    with pytest.raises(PolicyMismatch, match=r"decision_epochs = .*was made with \(1, 5\); leave it out"):
+        with_policy_options(
+            settings.load_sourced(sets=[f"policy.file={written}", "policy.decision_epochs=2"])
+        )
+    with pytest.raises(PolicyMismatch, match=r"decides at epoch 5, and an episode's last is 4"):
+        with_policy_options(settings.load_sourced(sets=[f"policy.file={written}", "episode_epochs=5"]))
+
+
 def test_sizes_of_the_network_come_with_the_file(written: Path) -> None:
     open_ = settings.load_sourced(sets=[f"policy.file={written}"])
     assert with_policy_options(open_).config.policy.hidden == 16
