@@ -8,7 +8,7 @@ from itertools import combinations
 from esper_overwatch.overwatch_tui.model.anomalies import env_source
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.log_entries import LogEntry
-from esper_overwatch.overwatch_tui.render.env_rows import EnvRow, env_row, slot_cells
+from esper_overwatch.overwatch_tui.render.env_rows import EnvRow, env_row, num_copies, slot_cells
 from esper_overwatch.overwatch_tui.render.event_text import event_text
 from esper_overwatch.overwatch_tui.render.format import (
     format_clock,
@@ -87,6 +87,8 @@ def _headline(inputs: PanelInputs, found: EnvRow, width: int) -> Line:
     row.put(f"  acc {format_percent(found.accuracy)} (best {format_percent(found.best)})", "bold")
     row.put(f"  loss {format_number(at_or_none(epoch.val_loss, found.env) if epoch else None, '.3f')}")
     row.put(f"  return {format_number(found.total, '+.2f')}  params {format_count(parameters)}")
+    if (copies := num_copies(inputs.state)) > 1:
+        row.put(f"  host {found.env // copies}, copy {found.env % copies + 1} of {copies}", "dim")
     return row.put(f"  {found.trouble}", found.severity or "").line(width)
 
 

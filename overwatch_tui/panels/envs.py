@@ -12,6 +12,7 @@ from esper_overwatch.overwatch_tui.render.env_rows import (
     STAGE_LETTERS,
     EnvRow,
     finite_mean,
+    num_copies,
     slot_cells,
     sorted_rows,
     stage_counts,
@@ -73,6 +74,8 @@ def title(inputs: PanelInputs) -> str:
     count = inputs.state.num_envs
     if "envs" in inputs.view.filters:
         return f"ENVS {len(_rows(inputs))} of {count}"
+    if count and (copies := num_copies(inputs.state)) > 1:
+        return f"ENVS {count}: {count // copies} hosts, {copies} copies each"
     return f"ENVS {count}" if count else "ENVS"
 
 

@@ -201,3 +201,9 @@ def finite_mean(values: Sequence[float | None]) -> float | None:
     """Mean of the measured, finite values."""
     known = [v for v in values if v is not None and isfinite(v)]
     return sum(known) / len(known) if known else None
+
+
+def num_copies(state: State) -> int:
+    """Envs in a row that are copies of one host; 1 where there are none."""
+    config = state.run.config if state.run is not None else {}
+    return int(config.get("envs", {}).get("copies", 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from esper_overwatch.overwatch_tui.panels import env
+from esper_overwatch.overwatch_tui.panels import env, envs
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.messages.events import EpisodeFinished, EpochFinished
@@ -79,3 +79,13 @@ def test_last_episode_is_shown_with_its_round() -> None:
     line = next(one for one in drawn(2).splitlines() if "episode (round 7)" in one)
     assert "return +3.25  acc 50.0  params +1.2K  fossilized 1  pruned 2  rollbacks 3" in line
     assert "of which   gain +3.500  rent -0.250" in drawn(2)
+
+
+def test_copies_of_a_host_are_told_as_such() -> None:
+    inputs = panel_inputs(folded(list(events(envs=4, rounds=1))), ViewState(env=3))
+    assert inputs.state.run is not None
+    assert envs.title(inputs) == "ENVS 4"
+    inputs.state.run = replace(inputs.state.run, config=inputs.state.run.config | {"envs": {"copies": 2}})
+    assert envs.title(inputs) == "ENVS 4: 2 hosts, 2 copies each"
+    first = "".join(part for part, _ in env.detail(inputs, 110, 30).lines[0])
+    assert "host 1, copy 2 of 2" in first
