@@ -10,6 +10,7 @@ says what each policy is, and how the intervals are computed.
 from __future__ import annotations
 
 import math
+import os
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ from .report import finish
 
 FULL = (
     "no_growth,random,heuristic,fixed,constant,constant@5,oracle,static,bandit,"
-    "ppo,ppo+shuffled,constant+shuffled,ppo+told"
+    "ppo,ppo+shuffled,constant+shuffled"
 )
 SMALL = "no_growth,random,ppo"
 SMALL_OPTIONS = (
@@ -132,7 +133,9 @@ def main(full: bool, folder: Path | None, episodes: int | None) -> None:
     )
     progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))
     with tempfile.TemporaryDirectory(prefix="esper-") as temporary:
-        store = CellStore(folder or Path(temporary))
+        store = CellStore(folder or Path(temporary) / "small")
+        if folder is None:
+            os.environ["ESPER_HOME"] = temporary  # the runs of its trainings go with it
         data = load_task(sourced.config.task, torch.device("cpu"))
         cfg = resolve_task_defaults(sourced, data.name, data.kind).config  # as `esper-daemon compare` does
         summary = compare(cfg, data, request, store, torch.device("cpu"), progress)

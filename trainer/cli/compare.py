@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,6 @@ UNUSED = {
     ),
     "policy.constant": "the policy constant searches for its schedule",
     "evaluation": "--policy, --hosts and --host-seed say what is played on which held-out hosts",
-    **dict.fromkeys(
-        ("telemetry", "drift", "anomalies", "profiler", "checkpoint", "journal", "wire", "metrics"),
-        "it is for runs, which a comparison's trainings are not",
-    ),
 }
 """Options and sections of them that have no effect on a comparison, and what there is instead."""
 TRAINED = {"policy.kind": "ppo", "policy.learn": True, "policy.greedy": False, "policy.temperature": 1.0}
@@ -96,8 +93,8 @@ def compare(
     Rivals: no_growth, random, heuristic, fixed, constant (the best of all constant schedules), constant@5
     (planted at epoch 5), oracle (the best of each task), static (the seeds that ppo ends with, at once).
     Learned: ppo; bandit@5 (a contextual bandit that plants at epoch 5); teacher, imitated (stages of ppo).
-    Controls: ppo+shuffled (measurements of another host), ppo+told (the task is shown), constant+shuffled.
-    Ctrl-C ends it; the same command goes on.
+    Controls: ppo+shuffled (measurements of another host), constant+shuffled. A training is a run, named for
+    the folder. Ctrl-C ends it; the same command goes on.
     """
     sourced = _load_configuration(preset, file, sets, episodes, has_tasks=tasks is not None)
     if html is not None:
@@ -120,7 +117,7 @@ def compare(
     limit_threads()
     sourced = with_policy_options(sourced)
     words = parse_policies(policies) or default_policies(sourced.config)
-    named = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
+    named = tuple(filter(None, map(str.strip, (tasks or "").split(","))))
     request = ComparisonRequest(words, seeds, episodes, HeldOutHosts(host_seed, hosts, named))
     configure_allocator(sourced.config.cuda, os.environ)
     device = resolve_device(sourced.config.device, 0)
@@ -129,11 +126,11 @@ def compare(
     cfg = resolve_task_defaults(sourced, data.name, data.kind).config
     if warning := check_sizes(cfg, data):
         print_note(warning)
-    store = CellStore(folder)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a training is ended in order by either
     try:
-        summary = compute(cfg, data, request, store, device, Progress(print_note))
+        summary = compute(cfg, data, request, CellStore(folder), device, Progress(print_note))
     except KeyboardInterrupt:
-        kept = f"{folder} keeps what is done, of a training all but the last minute"
+        kept = f"{folder} keeps what is done, and a training its newest checkpoint"
         print_note(f"interrupted; {kept}; go on with: {shlex.join(['esper-daemon', *sys.argv[1:]])}")
         raise SystemExit(INTERRUPTED_EXIT) from None
     _show(summary, html, as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ def _check_files(words: Iterable[Word], bench: Workbench) -> None:
     if bench.cfg.policy.file and any(word.base in TRAINED for word in words):
         paths.append(Path(bench.cfg.policy.file))
     for path in paths:
-        bench.saved_network(path)
+        bench.saved_policy(path)
 
 
 def _plays_of(
@@ -134,8 +134,8 @@ def _plays_of(
     """
     seeds = range(1, request.seeds + 1)
     if word.base in TRAINED:
-        told = word.control if word.control == "told" else ""
-        return [steps.play(word, (steps.training(told, seed),), seed) for seed in seeds]
+        stage = "ppo" if word.base == "ppo" else "imitated"
+        return [steps.play(word, (steps.training(seed, stage=stage),), seed) for seed in seeds]
     if word.base == "bandit":
         return [steps.play(word, (steps.search("bandit", seed, word.epoch),), seed) for seed in seeds]
     if word.base == "static":
@@ -194,7 +194,7 @@ def _result_of(word: Word, plays: Sequence[Step], again: Sequence[Step], steps: 
         training = {
             "episodes": figures[0]["episodes"],
             "seconds": [one["seconds"] for one in figures],
-            "explained_variance_within": [_last_quarter(one["curve"]) for one in figures],
+            "explained_variance_within": [_last_quarter(one["explained_variance_within"]) for one in figures],
         }
     tables = [EpisodeTable.from_builtins(result["table"]) for result in results]
     others = [steps.result(play) for play in again]
@@ -202,8 +202,7 @@ def _result_of(word: Word, plays: Sequence[Step], again: Sequence[Step], steps: 
     return PolicyResult(word, tables, str(results[0]["note"]), training, second)
 
 
-def _last_quarter(curve: Sequence[Mapping[str, float | None]]) -> float | None:
-    """Mean explained variance within epochs over the last quarter of the rounds; None where there is none."""
-    values = [row["explained_variance_within"] for row in curve[math.floor(0.75 * len(curve)) :]]
-    known = [value for value in values if value is not None]
+def _last_quarter(values: Sequence[float | None]) -> float | None:
+    """Mean over the last quarter of the updates; None where none is known."""
+    known = [value for value in values[math.floor(0.75 * len(values)) :] if value is not None]
     return sum(known) / len(known) if known else None

@@ -17,10 +17,9 @@ from esper_overwatch.trainer.hosts.slot_plan import Topology
 from esper_overwatch.trainer.policy.actions import ActionSpace, Logits
 from esper_overwatch.trainer.policy.actor import Actor
 from esper_overwatch.trainer.policy.baselines import NO_SEED, no_growth, schedules
-from esper_overwatch.trainer.policy.network import ActorCritic
-from esper_overwatch.trainer.policy.observation import Observation, ObservationBuilder
+from esper_overwatch.trainer.policy.observation import Observation
 
-from .observations import ChangedObservations, RevealedTasks, shuffle_measurements
+from .observations import ShuffledMeasurements
 
 Choose = Callable[[Tensor], Tensor]
 """Base columns of the observations up to an epoch, [T, N, columns] -> what each env plants, int64 [N, S], see
@@ -132,16 +131,19 @@ def plant_static_seeds(population: Population, blueprint_NS: Tensor, style_NS: T
 
 
 @dataclass(frozen=True)
-class ControlledPolicy(FrozenPolicy):
-    """A policy whose observations are changed; see `observations`.
+class ShuffledPolicy(FrozenPolicy):
+    """A policy that sees of each host what another one measures, the same other one for the whole episode.
 
     Attributes:
         policy: which.
-        build: the changed builder of its observations.
     """
 
     policy: FrozenPolicy = field(default_factory=lambda: FrozenPolicy("no_growth"))
-    build: Callable[[ObservationBuilder, Population], ObservationBuilder] = lambda inner, _: inner
+
+    @classmethod
+    def of(cls, policy: FrozenPolicy) -> ShuffledPolicy:
+        """Show it other hosts."""
+        return cls(policy.kind, policy=policy)
 
     def configure(self, cfg: Config) -> Config:
         return self.policy.configure(cfg)
@@ -150,19 +152,9 @@ class ControlledPolicy(FrozenPolicy):
         self, cfg: Config, population: Population, device: torch.device, first_env: int = 0
     ) -> Actor:
         actor = self.policy.make_actor(cfg, population, device, first_env)
-        actor.observation_builder = self.build(actor.observation_builder, population)
+        order = draw_partners(population.table.shape[0], seed=0).to(device)
+        actor.observation_builder = ShuffledMeasurements(actor.observation_builder, order)
         return actor
-
-
-def shuffled(policy: FrozenPolicy, seed: int = 0) -> FrozenPolicy:
-    """Each host is shown what another one measures, the same other one for the whole episode."""
-
-    def build(inner: ObservationBuilder, population: Population) -> ObservationBuilder:
-        order = draw_partners(population.table.shape[0], seed)
-        change: Callable[[Observation], Observation] = shuffle_measurements(order)
-        return ChangedObservations(inner, change)
-
-    return ControlledPolicy(policy.kind, policy=policy, build=build)
 
 
 def draw_partners(count: int, seed: int) -> Tensor:
@@ -171,12 +163,3 @@ def draw_partners(count: int, seed: int) -> Tensor:
     partners = torch.empty_like(order)
     partners[order] = order.roll(-1)
     return partners
-
-
-def told(network: ActorCritic, task_of_dataset: Sequence[int]) -> FrozenPolicy:
-    """A network that is shown each host's task, as in its training."""
-
-    def build(inner: ObservationBuilder, population: Population) -> ObservationBuilder:
-        return RevealedTasks(inner, population, task_of_dataset)
-
-    return ControlledPolicy("ppo", policy=FrozenPolicy.learned(network), build=build)

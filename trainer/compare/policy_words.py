@@ -18,7 +18,7 @@ TAUGHT = ("teacher", "imitated")
 """Stages of a training of `ppo` that begins with a teacher."""
 TRAINED = (*TAUGHT, "ppo")
 WITH_EPOCH = ("constant", "bandit")
-CONTROLS = ("shuffled", "told")
+CONTROL = "shuffled"
 ABOUT = {
     "no_growth": "never plants",
     "random": "any legal action",
@@ -48,7 +48,7 @@ class Word:
 
     Attributes:
         base: one of `ABOUT`, or a file's path.
-        control: one of `CONTROLS`, or empty.
+        control: `CONTROL`, or empty.
         epoch: from 0, at which `constant` or `bandit` plants.
     """
 
@@ -97,13 +97,9 @@ def _parse(name: str) -> Word:
         base = kind
     if base not in ABOUT and not Path(base).is_file():
         raise UnknownPolicy(f"--policy {name}: is neither a file nor one of {', '.join(ABOUT)}")
-    if plus and control not in CONTROLS:
-        raise UnknownPolicy(f"--policy {name}: the controls are {' and '.join('+' + c for c in CONTROLS)}")
-    if control == "told" and base != "ppo":
-        raise UnknownPolicy(
-            f"--policy {name}: only ppo is trained, so only ppo can be shown the task: ppo+told"
-        )
-    if control == "shuffled" and base in ("static", "oracle"):
+    if plus and control != CONTROL:
+        raise UnknownPolicy(f"--policy {name}: the control is +{CONTROL}")
+    if control and base in ("static", "oracle"):
         raise UnknownPolicy(
             f"--policy {name}: {base} looks at nothing, nor does it choose: leave +shuffled out"
         )

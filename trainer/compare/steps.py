@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 import torch
 
+from esper_overwatch.protocol.storage.folders import esper_home
 from esper_overwatch.protocol.version import __version__
 from esper_overwatch.trainer.episode_table import EpisodeTable
 from esper_overwatch.trainer.evaluation.frozen_policy import FrozenPolicy
@@ -21,12 +23,12 @@ from esper_overwatch.trainer.policy.teacher import TaughtChoice
 
 from .bandit import Bandit
 from .cells import Cell, CellStore
-from .frozen_policies import ScheduledPolicy, StaticPolicy, shuffled, told
+from .frozen_policies import ScheduledPolicy, ShuffledPolicy, StaticPolicy
 from .policy_words import RULES, SEARCHED, TRAINED, Word
 from .progress import Progress
 from .searches import TaskSearcher, pack, run_search, unpack
-from .training import train_policy
-from .workbench import Workbench, task_numbers
+from .training import Training, configure_training
+from .workbench import Workbench
 
 FORMAT = 2
 """Version of the cells; those of another one are computed again."""
@@ -65,31 +67,39 @@ class Steps:
         self._bench, self._episodes = bench, episodes
         self._store, self._progress = store, progress
 
-    def training(self, control: str, seed: int) -> Step:
-        """PPO, trained with a seed; its weights are kept in the cell's second file."""
-        bench, is_told = self._bench, control == "told"
-        name = f"train-ppo{'+told' if is_told else ''}-{seed}"
-        envs = bench.cfg.envs.count
-        rounds = -(-self._episodes // envs)
-        cell = self._cell(name, OF_TRAINING, seed=seed, rounds=rounds, envs=envs)
+    def training(self, seed: int, *, stage: str = "ppo") -> Step:
+        """PPO, trained with a seed; what it has learnt is kept in the cell's second file.
+
+        Args:
+            stage: `imitated` = up to the end of its teacher's rounds, from which `ppo` goes on.
+        """
+        bench, envs = self._bench, self._bench.cfg.envs.count
+        cfg = configure_training(bench.cfg, seed, rounds=-(-self._episodes // envs))
+        first, last = (0, cfg.taught_rounds) if stage == "imitated" else (cfg.taught_rounds, cfg.rounds)
+        needs = (self.training(seed, stage="imitated"),) if first else ()
+        name = f"train-{stage}-{seed}"
+        cell = self._cell(name, OF_TRAINING, seed=seed, rounds=cfg.rounds, envs=envs, stage=stage)
 
         def compute(part: bytes | None) -> Mapping[str, Any]:
-            figures, learnt = train_policy(
-                bench.cfg,
-                bench.data,
-                bench.device,
-                seed=seed,
-                rounds=rounds,
-                revealed=task_numbers(bench.data, bench.trained_tasks) if is_told else None,
-                part=part,
-                begin=partial(self._progress.begin_step, name, rounds * envs),
-                save=partial(self._store.save_part, cell),
-                report=self._progress.advance,
-            )
-            self._store.save_file(cell, pack(learnt))
-            return figures
+            run = self.result(needs[0])["run"] if needs else self._run_name(cell, seed, part)
+            training = Training(run, cfg, self._store.folder)
+            self._progress.begin_step(name, (last - first) * envs, max(0, training.finished - first) * envs)
+            training.train(last, lambda finished: self._progress.advance((finished - first) * envs))
+            self._store.save_file(cell, pack(training.learnt()))
+            return {"run": run, "episodes": last * envs} | training.figures()
 
-        return Step(cell, rounds * envs, compute)
+        return Step(cell, (last - first) * envs, compute, needs)
+
+    def _run_name(self, cell: Cell, seed: int, part: bytes | None) -> str:
+        """The name of a training's run: that with which it was begun, else one that no run has."""
+        if part is not None:
+            return part.decode()
+        folder = re.sub(r"[^A-Za-z0-9_.-]", "-", self._store.folder.resolve().name).lstrip("-_.")[:40]
+        name = f"{folder or 'compare'}-ppo-{seed}"
+        names = (name, *(f"{name}-{number}" for number in range(2, 1000)))
+        free = next(name for name in names if not (esper_home() / "runs" / name).exists())
+        self._store.save_part(cell, free.encode())
+        return free
 
     def search(self, kind: str, seed: int, epoch: int = 0) -> Step:
         """The best schedule over all tasks, `constant`, or of each, `oracle`; or what `bandit` learns, whose
@@ -145,7 +155,13 @@ class Steps:
         cell = self._cell(
             name,
             OF_HOSTS,
-            policy=[digest or word.base, word.control, word.epoch, bench.cfg.policy.hidden],
+            policy=[
+                digest or word.base,
+                word.control,
+                word.epoch,
+                bench.cfg.policy.hidden,
+                bench.cfg.policy.decision_epochs,
+            ],
             needs=[need.cell.file for need in needs],
             held_out=asdict(held_out),
             tasks=list(bench.tasks),
@@ -155,7 +171,7 @@ class Steps:
             self._progress.begin_step(name, held_out.count)
             policy, note = self._policy(word, needs)
             if word.control == "shuffled":
-                policy = shuffled(policy)
+                policy = ShuffledPolicy.of(policy)
             return {"table": bench.held_out_episodes.play(policy).to_builtins(), "note": note}
 
         return Step(cell, held_out.count, compute, needs)
@@ -201,19 +217,14 @@ class Steps:
             plant_NS = torch.tensor([plants[0] for _ in hosts])
             return ScheduledPolicy.of(plant_NS, word.epoch), bench.label(plants[0])
         assert word.path is not None
-        return FrozenPolicy.learned(bench.saved_network(word.path)), word.base
+        return bench.saved_policy(word.path), word.base
 
     def _trained_policy(self, word: Word, learnt: Mapping[str, Any]) -> tuple[FrozenPolicy, str]:
-        """A stage of a training, see `train_policy`."""
-        bench = self._bench
+        """A stage of a training, see `Training.learnt`."""
         if word.base == "teacher":
-            epoch = bench.cfg.teacher.plant_epoch
+            epoch = self._bench.cfg.teacher.plant_epoch
             return ScheduledPolicy.by(TaughtChoice(**learnt["teacher"]).plants, epoch), f"at epoch {epoch}"
-        network = bench.network(learnt[word.base])
-        if word.control == "told":
-            numbers = task_numbers(bench.held_out_data, bench.trained_tasks)
-            return told(network, numbers), "each host's task is shown to it"
-        return FrozenPolicy.learned(network), ""
+        return self._bench.network(learnt["network"]), ""
 
 
 def _digest(path: Path) -> str:

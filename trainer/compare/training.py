@@ -1,174 +1,106 @@
-"""Trains a policy for a comparison: the run's own loop, without a daemon, resumable after every round."""
+"""A training of a comparison: a run like any other, in a process of its own, as the trials of a sweep."""
 
 from __future__ import annotations
 
-import io
-import math
-import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import torch
 from msgspec.structs import replace
-from torch import Tensor
 
-from esper_overwatch.protocol.messages.vocabulary import Stage
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.messages.events import PPOUpdate, RoundFinished
+from esper_overwatch.protocol.storage.folders import esper_home, write_atomically
+from esper_overwatch.trainer.checkpoint import load as load_checkpoint
+from esper_overwatch.trainer.checkpoint_files import list_checkpoints
+from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config.schema import Config
-from esper_overwatch.trainer.data.task import Task
-from esper_overwatch.trainer.episode_table import PolicyEvaluation
-from esper_overwatch.trainer.hooks import Learned
-from esper_overwatch.trainer.loop import Trainer
-from esper_overwatch.trainer.policy.network import ActorCritic
-from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
-from esper_overwatch.trainer.teaching.taught_trainer import TaughtTrainer, create_trainer
-from esper_overwatch.trainer.telemetry.transfer import HostFrame
-
-from .observations import RevealedTasks
-from .searches import pack
-
-SAVE_SECONDS = 60.0
-"""Interval after which work is saved, at the next end of a round."""
-
-Row = dict[str, float | None]
-"""Figures of a round by name."""
+from esper_overwatch.trainer.sweep.trial_run import TrialRun, read_stream
 
 
-class TrainingHooks:
-    """Keeps the figures of each round, and what the teacher's rounds have led to; saves now and then.
+class TrainingFailed(EsperError):
+    """A run of a comparison has not trained its rounds."""
 
-    Args:
-        save: called with nothing at the end of a round.
-        report: called with the round.
+    exit_code = 11
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run that trains PPO; the policy after its last round is the result, no round is picked.
+
+    Attributes:
+        run: its name.
+        cfg: of it.
+        folder: for its configuration, and for what it prints.
     """
 
-    layer_envs = None
+    run: str
+    cfg: Config
+    folder: Path
 
-    def __init__(
-        self, trainer: Trainer, rounds: int, save: Callable[[], None], report: Callable[[int], None]
-    ) -> None:
-        self.trainer, self.rounds = trainer, rounds
-        self.curve: list[Row] = []
-        self.taught: dict[str, Any] = {}
-        self._save, self._report = save, report
-        self._begun = self._saved = time.perf_counter()
+    def train(self, rounds: int, report: Callable[[int], None]) -> None:
+        """Train until so many rounds are finished, on from where it was.
 
-    def wants_round(self, finished: int) -> bool:
-        return finished < self.rounds
+        Args:
+            report: called with the rounds that are finished.
 
-    def on_round_begin(self, round: int) -> None:  # noqa: ARG002
-        self._begun = time.perf_counter()
+        Raises:
+            TrainingFailed: it ended before; the message says why.
+            NameTaken: another process trains it.
+        """
+        if self.finished >= rounds:
+            return
+        file = self.folder.resolve() / f"{self.run}.toml"
+        write_atomically(file, settings.to_toml(replace(self.cfg, rounds=rounds)).encode())
+        of_options = (
+            settings.variables() - settings.NOT_OPTIONS
+        )  # they would overrule the file, which has them
+        environ = {name: text for name, text in os.environ.items() if name not in of_options}
+        trial = TrialRun(self.run, ["--config", str(file)], file.with_suffix(".log"), environ)
+        try:
+            for event in trial.events():
+                if isinstance(event.data, RoundFinished):
+                    report(event.ctx.round or 0)
+        finally:
+            trial.stop()
+        if reason := trial.failure(rounds):
+            raise TrainingFailed(f"run {self.run}: {reason}; the same command goes on with it")
 
-    def on_epoch_begin(self, epoch: int, epochs: int) -> None: ...
+    @property
+    def finished(self) -> int:
+        """Rounds that its newest checkpoint has finished; 0 where there is none."""
+        files = list_checkpoints(self._path / "checkpoints")
+        return (files[-1].round or 0) - (files[-1].epoch is not None) if files else 0
 
-    def phase(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002
-        return nullcontext()
+    def learnt(self) -> dict[str, Any]:
+        """What the newest checkpoint knows, as tensors by name: `network`, and where there is a teacher, its
+        `TaughtChoice` as `teacher`.
 
-    def on_phase_times(self, seconds: dict[str, float]) -> None: ...
+        Raises:
+            CheckpointError: it cannot be read.
+        """
+        trainer = load_checkpoint(list_checkpoints(self._path / "checkpoints")[-1].path)["trainer"]
+        return {
+            "network": trainer["agent"]["network"],
+            "teacher": (trainer.get("teacher") or {}).get("choice"),
+        }
 
-    def on_frame(self, frame: HostFrame, layers: Sequence[str]) -> None: ...
+    def figures(self) -> dict[str, Any]:
+        """Seconds of all rounds, and of each update the explained variance within epochs, by the journal."""
+        seconds: dict[int | None, float] = {}
+        within: dict[int | None, float | None] = {}
+        for event in (*read_stream(self.run), *read_stream(self.run, "metric")):
+            if isinstance(event.data, RoundFinished):
+                seconds[event.ctx.round] = event.data.seconds
+            elif isinstance(event.data, PPOUpdate):
+                within[event.ctx.round] = event.data.explained_variance_within
+        return {"seconds": sum(seconds.values()), "explained_variance_within": list(within.values())}
 
-    def passes_epoch_end(self, round: int, epoch: int) -> bool:  # noqa: ARG002
-        return True
-
-    def on_epoch_passed(self) -> None: ...
-
-    def on_epoch_end(self, round: int, epoch: int) -> None: ...
-
-    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None:
-        trainer, ppo = self.trainer, update if isinstance(update, UpdateStatistics) else None
-        added = trainer.population.parameters() - trainer.population.parameters_host
-        self.curve.append(
-            {
-                "return": float(trainer.rollout.reward.double().sum(0).mean()),
-                "test_accuracy": float(frame["test_accuracy"].mean()),
-                "added": float(added.double().mean()),
-                "fossilized": float((trainer.table.stage == Stage.FOSSILIZED).sum(1).double().mean()),
-                "explained_variance": None if ppo is None else _known(ppo.explained_variance),
-                "explained_variance_within": None if ppo is None else _known(ppo.explained_variance_within),
-                "seconds": time.perf_counter() - self._begun,
-            }
-        )
-        if isinstance(trainer, TaughtTrainer) and round == trainer.teacher.rounds:
-            assert trainer.agent.ppo is not None
-            imitated = {name: weight.clone() for name, weight in _weights(trainer.agent.ppo.network).items()}
-            self.taught = {"imitated": imitated, "teacher": trainer.teacher.choice._asdict()}
-
-    def on_progress(self, done: int, total: int) -> None: ...
-
-    def on_round_evaluated(self, round: int, _: Sequence[PolicyEvaluation], *, is_best: bool) -> None:  # noqa: ARG002
-        self._report(round)
-        if time.perf_counter() - self._saved > SAVE_SECONDS or round == self.rounds:
-            self._save()
-            self._saved = time.perf_counter()
-
-
-def train_policy(
-    cfg: Config,
-    data: Task,
-    device: torch.device,
-    *,
-    seed: int,
-    rounds: int,
-    revealed: Sequence[int] | None = None,
-    part: bytes | None = None,
-    begin: Callable[[int], None],
-    save: Callable[[bytes], None],
-    report: Callable[[int], None],
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train PPO; the policy after the last round is the result, no round is picked.
-
-    Args:
-        cfg: of the run; its seed and rounds are replaced.
-        revealed: the task's number of each dataset of a mixture, where the policy is to see its task.
-        part: what an interrupted call saved.
-        begin: called with the episodes that it had done.
-        save: called with all that another call needs to go on.
-        report: called with the episodes that are done.
-
-    Returns:
-        Figures as JSON has them; and tensors: `ppo`, the network's by name; in a run with a teacher
-        `imitated`, the same before PPO's first update, and `teacher`, its `TaughtChoice`.
-
-    Raises:
-        PolicyDiverged: its loss stayed non-finite.
-    """
-    cfg = configure_training(cfg, seed, rounds)
-    trainer = create_trainer(cfg, data, device)
-    if revealed is not None:
-        told = RevealedTasks(trainer.agent.observation_builder, trainer.population, revealed)
-        trainer.agent.observation_builder = told
-
-    def save_part() -> None:
-        save(pack({"trainer": trainer.state_dict(), "curve": hooks.curve, "taught": hooks.taught}))
-
-    hooks = TrainingHooks(trainer, rounds, save_part, lambda done: report(done * cfg.envs.count))
-    if part is not None:
-        state = torch.load(io.BytesIO(part), map_location=device, weights_only=True)
-        trainer.load_state_dict(state["trainer"])
-        hooks.curve, hooks.taught = state["curve"], state["taught"]
-    begin(trainer.round * cfg.envs.count)
-    try:
-        trainer.run(hooks)
-    finally:
-        trainer.population.close()
-    assert trainer.agent.ppo is not None
-    figures = {
-        "episodes": rounds * cfg.envs.count,
-        "rounds": rounds,
-        "seconds": sum(row["seconds"] or 0.0 for row in hooks.curve),
-        "curve": hooks.curve,
-    }
-    return figures, {"ppo": _weights(trainer.agent.ppo.network)} | hooks.taught
-
-
-def _weights(network: ActorCritic) -> dict[str, Tensor]:
-    return {name: weight.cpu() for name, weight in network.state_dict().items()}
-
-
-def _known(value: float) -> float | None:
-    """JSON has no NaN."""
-    return value if math.isfinite(value) else None
+    @property
+    def _path(self) -> Path:
+        return esper_home() / "runs" / self.run
 
 
 def configure_training(cfg: Config, seed: int, rounds: int) -> Config:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.config.task_options import TaskConfig
-from esper_overwatch.trainer.data.mixture import Mixture
 from esper_overwatch.trainer.data.task import Task
 from esper_overwatch.trainer.evaluation.episodes import HeldOutEpisodes
+from esper_overwatch.trainer.evaluation.frozen_policy import FrozenPolicy
 from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
 from esper_overwatch.trainer.hosts.task_defaults import build_model
 from esper_overwatch.trainer.policy.actions import ActionSpace
@@ -141,25 +141,31 @@ class Workbench:
         kinds = self.cfg.seeds.blueprints
         return ", ".join(f"{kinds[k]} {slot}" for slot, k in enumerate(plants) if k != NO_SEED) or "nothing"
 
-    def network(self, weights: dict[str, Tensor]) -> ActorCritic:
-        """A policy with these weights."""
-        space = ActionSpace(self.slots, len(self.cfg.seeds.blueprints), self.device)
-        network = ActorCritic(space, self.cfg.policy.hidden, self.cfg.seed).to(self.device)
+    def network(self, weights: Mapping[str, Tensor]) -> FrozenPolicy:
+        """A policy of a training with these weights."""
+        network = self._untrained(self.cfg)
         network.load_state_dict(weights)
-        return network
+        return FrozenPolicy.learned(network)
 
-    def saved_network(self, path: Path) -> ActorCritic:
-        """The policy of a file.
+    def saved_policy(self, path: Path) -> FrozenPolicy:
+        """The policy of a file, which decides when it did in its own run.
 
         Raises:
             PolicyMismatch: it cannot be read, or does not fit the slots or blueprints here.
         """
         saved = SavedPolicy.read(path)
-        cfg = replace(self.cfg, policy=replace(self.cfg.policy, hidden=int(saved.about.policy["hidden"])))
-        space = ActionSpace(self.slots, len(cfg.seeds.blueprints), self.device)
-        network = ActorCritic(space, cfg.policy.hidden, cfg.seed).to(self.device)
+        options = saved.about.policy
+        epochs = tuple(options.get("decision_epochs", ()))
+        policy = replace(self.cfg.policy, hidden=int(options["hidden"]), decision_epochs=epochs)
+        cfg = replace(self.cfg, policy=policy)
+        network = self._untrained(cfg)
         saved.load_into(network, cfg, self.slots)
-        return network
+        return FrozenPolicy("ppo", network, decision_epochs=epochs)
+
+    def _untrained(self, cfg: Config) -> ActorCritic:
+        space = ActionSpace(self.slots, len(cfg.seeds.blueprints), self.device)
+        plans = bool(cfg.policy.decision_epochs)
+        return ActorCritic(space, cfg.policy.hidden, cfg.seed, plans=plans).to(self.device)
 
     def close(self) -> None:
         """End the worker threads."""
@@ -171,11 +177,3 @@ class Workbench:
         if self._search is not None:
             self._search[1].close()
             self._search = None
-
-
-def task_numbers(data: Task, tasks: Sequence[str]) -> list[int]:
-    """For each dataset of a mixture its task's place in `tasks`; 0 where it is not among them."""
-    if not isinstance(data, Mixture):
-        return [0]
-    place = {name: number for number, name in enumerate(tasks)}
-    return [place.get(task.name, 0) for task in data.tasks for _ in task.datasets]

@@ -376,8 +376,8 @@ def _check_combinations(config: Config) -> None:
             f"ppo.minibatches = {config.ppo.minibatches}: must not exceed envs.count = {config.envs.count}"
         )
     taught = config.taught_rounds
-    if config.ppo.schedule != "constant" and config.rounds <= taught:
-        of_teacher = f" beyond the {taught} of the teacher" if taught else ""
+    if config.ppo.schedule != "constant" and config.rounds < max(1, taught):
+        of_teacher = f", of which {taught} are the teacher's" if taught else ""
         raise ConfigError(
             f"ppo.schedule = {config.ppo.schedule}: needs rounds{of_teacher}, and rounds = {config.rounds}; "
             "set rounds"

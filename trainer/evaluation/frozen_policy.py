@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ class FrozenPolicy:
         greedy: whether it acts as `ActionSpace.act_greedily` has it; nothing is drawn.
         plants: of `constant`: by slot the name of a blueprint, or `none`.
         temperature: at which its actions are drawn, where they are.
+        decision_epochs: as `policy.decision_epochs`; None = the run's.
     """
 
     kind: str
@@ -30,6 +32,7 @@ class FrozenPolicy:
     greedy: bool = True
     plants: tuple[str, ...] = ()
     temperature: float = 1.0
+    decision_epochs: tuple[int, ...] | None = None
 
     @classmethod
     def learned(cls, network: ActorCritic, *, greedy: bool = True, temperature: float = 1.0) -> FrozenPolicy:
@@ -43,12 +46,14 @@ class FrozenPolicy:
 
     def configure(self, cfg: Config) -> Config:
         """A run's configuration, with this policy in place of its own."""
-        policy = {
+        policy: dict[str, Any] = {
             "kind": self.kind,
             "greedy": self.greedy,
             "temperature": self.temperature,
             "constant": self.plants,
         }
+        if self.decision_epochs is not None:
+            policy["decision_epochs"] = self.decision_epochs
         return replace(cfg, policy=replace(cfg.policy, **policy))
 
     def make_actor(

@@ -1,4 +1,5 @@
 """Sweeps: Optuna proposes options, each trial is a run of its own, evaluations on held-out hosts judge it.
 
-Only `space` does without Optuna. `trainer.cli` alone imports this room.
+`space` and `trial_run` do without Optuna. `trainer.cli` imports this room, and `compare`, whose trainings are
+such runs.
 """

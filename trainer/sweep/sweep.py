@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from esper_overwatch.protocol.errors import EsperError, NameTaken
+from esper_overwatch.protocol.messages.events import EvaluationFinished
 from esper_overwatch.protocol.runs import was_trained
 from esper_overwatch.protocol.storage.lock import Lock, LockHeld
 from esper_overwatch.trainer.config import load as settings
@@ -18,6 +19,9 @@ from .trial_run import TrialRun
 
 MAX_FAILURES = 3
 """Trials in a row whose failure ends a sweep."""
+
+_FIGURES = {"return": "return_mean", "test_accuracy": "test_accuracy_mean"}
+"""Fields of an evaluation by objective."""
 
 
 class SweepFailed(EsperError):
@@ -105,7 +109,7 @@ class Sweep:
         chosen = settings.drop_idle(self._terms.config, [*self._sets, *drawn])  # a draw may switch others off
         sets = [word for one in chosen for word in ("--set", one)]
         log = self._study.folder / f"{name}.log"
-        run = TrialRun(name, [*self._words, *sets], self._terms.objective, log)
+        run = TrialRun(name, [*self._words, *sets], log)
         try:
             reason, is_pruned = self._judge(trial, run)
         finally:
@@ -125,9 +129,13 @@ class Sweep:
 
     def _judge(self, trial: Trial, run: TrialRun) -> tuple[str | None, bool]:
         """Report what it is worth until it ends; why it failed, and whether it is to be pruned."""
-        for round_, value in run.judged_rounds(lambda: self._is_interrupted):
+        for event in run.events(lambda: self._is_interrupted):
+            round_ = event.ctx.round or 0
+            if not isinstance(event.data, EvaluationFinished) or event.data.is_rival:
+                continue
             if round_ in trial.evaluations:
                 continue
+            value: float = getattr(event.data, _FIGURES[self._terms.objective])
             if not math.isfinite(value):
                 return f"its {self._terms.objective} after round {round_} is not a number", False
             trial.report(round_, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,9 +23,9 @@ from esper_overwatch.trainer.compare.cells import CellStore
 from esper_overwatch.trainer.compare.comparison import ComparisonRequest, compare
 from esper_overwatch.trainer.compare.frozen_policies import (
     ScheduledPolicy,
+    ShuffledPolicy,
     StaticPolicy,
     draw_partners,
-    shuffled,
 )
 from esper_overwatch.trainer.compare.policy_words import UnknownPolicy, Word, default_policies, parse_policies
 from esper_overwatch.trainer.compare.progress import Progress
@@ -47,6 +48,13 @@ EMPTY, DEPTHWISE = 0, 1
 SCHEDULES = torch.tensor([[-1, -1, -1], [2, -1, -1]])
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the runs of trainings are."""
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
 def play(cfg: Config, policy: FrozenPolicy, count: int = 6) -> EpisodeTable:
     held_out = HeldOutHosts(count=count)
     episodes = HeldOutEpisodes(cfg, held_out.load(cfg.task, CPU), held_out, CPU)
@@ -57,10 +65,10 @@ def play(cfg: Config, policy: FrozenPolicy, count: int = 6) -> EpisodeTable:
 
 
 def run(
-    folder: Path, words: str, cfg: Config | None = None, episodes: int = 4
+    folder: Path, words: str, cfg: Config | None = None, episodes: int = 4, seeds: int = 2
 ) -> tuple[dict[str, Any], list[str]]:
     said: list[str] = []
-    request = ComparisonRequest(parse_policies([words]), 2, episodes, HeldOutHosts(count=6))
+    request = ComparisonRequest(parse_policies([words]), seeds, episodes, HeldOutHosts(count=6))
     progress = Progress(said.append, every=0.0)
     cfg = cfg or configuration(*MIXED)
     data = load_task(cfg.task, CPU)
@@ -154,7 +162,7 @@ def test_static_hosts_hold_their_seeds_from_the_first_epoch(monkeypatch: pytest.
 def test_shuffling_costs_a_constant_nothing() -> None:
     cfg = configuration(*MIXED)
     plain = play(cfg, ScheduledPolicy.of(SCHEDULES[[DEPTHWISE] * 6]))
-    other = play(cfg, shuffled(ScheduledPolicy.of(SCHEDULES[[DEPTHWISE] * 6])))
+    other = play(cfg, ShuffledPolicy.of(ScheduledPolicy.of(SCHEDULES[[DEPTHWISE] * 6])))
     assert plain.to_builtins() == other.to_builtins()
 
 
@@ -177,24 +185,27 @@ def test_partner_is_never_oneself() -> None:
 
 
 @pytest.mark.slow
-def test_comparison_resumes_and_repeats(tmp_path: Path) -> None:
-    words = "no_growth,ppo,ppo+shuffled,ppo+told,static"
-    first, said = run(tmp_path / "a", words)
+def test_comparison_resumes_and_repeats(tmp_path: Path, home: Path) -> None:
+    words = "no_growth,ppo,ppo+shuffled,static"
+    cfg = configuration(*MIXED, "policy.decision_epochs=1,3", "envs.copies=2")
+    first, said = run(tmp_path / "a", words, cfg)
     assert "cells, 0 of them known" in said[0]
-    again, said = run(tmp_path / "a", words)
+    again, said = run(tmp_path / "a", words, cfg)
     assert again == first
     assert "0 episodes to go" in said[0], "everything was kept"
     cells = sorted((tmp_path / "a").iterdir())
     for path in cells:
         if path.name.startswith(("train-ppo-2", "play-ppo-2")):
             path.unlink()
-    third, _ = run(tmp_path / "a", words)
+    shutil.rmtree(home / "runs" / "a-ppo-2")
+    third, _ = run(tmp_path / "a", words, cfg)
     for one in (*first["policies"], *third["policies"]):
         one["training"].pop("seconds", None)
     assert third == first, "what was lost is computed to the same"
     names = [policy["name"] for policy in first["policies"]]
     assert names == words.split(",")
-    assert [policy["seeds"] for policy in first["policies"]] == [1, 2, 2, 2, 2]
+    assert [policy["seeds"] for policy in first["policies"]] == [1, 2, 2, 2]
+    assert sorted(path.name for path in (home / "runs").iterdir()) == ["a-ppo-1", "a-ppo-2"]
 
 
 TAUGHT = ("teacher.search_rounds=2", "teacher.demonstration_rounds=1", "teacher.passes=1",
@@ -202,21 +213,19 @@ TAUGHT = ("teacher.search_rounds=2", "teacher.demonstration_rounds=1", "teacher.
 
 
 @pytest.mark.slow
-def test_stages_of_learning_are_rows_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_of_learning_are_rows_of_their_own(tmp_path: Path) -> None:
     taught = configuration(*MIXED, *TAUGHT)
     words = "constant,bandit@2,teacher,imitated,ppo"
-    only, _ = run(tmp_path / "short", "imitated", taught, episodes=12)
-    summary, _ = run(tmp_path / "long", words, taught, episodes=16)
+    only, _ = run(tmp_path / "short", "imitated", taught, episodes=12, seeds=1)
+    summary, _ = run(tmp_path / "long", words, taught, episodes=16, seeds=1)
     rows = {policy["name"]: policy for policy in summary["policies"]}
-    assert [row["seeds"] for row in rows.values()] == [1, 2, 2, 2, 2]
     short, long = only["policies"][0]["figures"], rows["imitated"]["figures"]
     assert short["return"]["mean"] == long["return"]["mean"], "PPO's rounds are not in it"
     assert rows["teacher"]["note"] == "at epoch 2"
     pairs = [(one["first"], one["second"]) for one in summary["differences"]["trained"]]
     assert [pair for pair in pairs if pair[0] == "ppo"] == [("ppo", name) for name in words.split(",")[:-1]]
     assert ("imitated", "ppo") not in pairs, "that is told once"
-    monkeypatch.setattr("esper_overwatch.trainer.loop.Trainer.run", None)
-    again, said = run(tmp_path / "long", words, taught, episodes=16)
+    again, said = run(tmp_path / "long", words, taught, episodes=16, seeds=1)
     assert again == summary
     assert "0 episodes to go" in said[0]
 
@@ -230,24 +239,18 @@ def test_teacher_of_an_untaught_run_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_interrupted_training_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper_overwatch.trainer.compare.training.SAVE_SECONDS", 0.0)
     whole, _ = run(tmp_path / "whole", "ppo", episodes=8)
-    rounds = []
-    before = Progress.advance
+    advance = Progress.advance
 
-    def interrupt(self: Progress, done: int) -> None:
-        before(self, done)
-        rounds.append(done)
-        if len(rounds) == 3:
-            raise KeyboardInterrupt
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(Progress, "advance", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "cut", "ppo", episodes=8)
-    assert rounds == [2, 4, 6]
+    monkeypatch.setattr(Progress, "advance", advance)
     cut, said = run(tmp_path / "cut", "ppo", episodes=8)
-    assert rounds[3] == 6, "two rounds were saved, the third was not"
-    assert "train-ppo-1: 8 episodes, 4 done before" in said, "else the time left is too short"
+    assert any(line.startswith("train-ppo-1: 8 episodes") for line in said)
     for one in (*whole["policies"], *cut["policies"]):
         one["training"].pop("seconds", None)
     assert cut == whole
@@ -287,7 +290,7 @@ def test_results_under_another_discount_are_others(tmp_path: Path) -> None:
     def files(*sets: str) -> set[str]:
         steps = steps_of(tmp_path, *sets)
         search = steps.search("constant", 1)
-        return {steps.play(Word("no_growth")).cell.file, search.cell.file, steps.training("", 1).cell.file}
+        return {steps.play(Word("no_growth")).cell.file, search.cell.file, steps.training(1).cell.file}
 
     assert files() == files()
     assert not files() & files("ppo.gamma=0.5")
@@ -295,7 +298,7 @@ def test_results_under_another_discount_are_others(tmp_path: Path) -> None:
 
 def test_training_depends_on_what_its_first_policy_holds(tmp_path: Path) -> None:
     def training(path: Path) -> str:
-        return steps_of(tmp_path, f"policy.file={path}").training("", 1).cell.file
+        return steps_of(tmp_path, f"policy.file={path}").training(1).cell.file
 
     first, moved = tmp_path / "first", tmp_path / "moved"
     first.write_bytes(b"a policy")
@@ -312,8 +315,7 @@ def test_training_depends_on_what_its_first_policy_holds(tmp_path: Path) -> None
     ("words", "message"),
     [
         ("ppo,nosuch", "--policy nosuch: is neither a file nor one of no_growth"),
-        ("fixed+told", "only ppo is trained"),
-        ("ppo+loud", "the controls are"),
+        ("ppo+loud", "the control is"),
         ("oracle+shuffled", "looks at nothing"),
         ("fixed@3", "only constant and bandit have an epoch"),
         ("constant@late", "only constant and bandit have an epoch"),
@@ -344,7 +346,6 @@ def options(*sets: str) -> list[str]:
         (["policy.kind=random"], "--set policy.kind=random: --policy names what is compared"),
         (["policy.learn=false"], "--set policy.learn=false: ppo is trained, and played greedily"),
         (["evaluation.rounds=2"], "--set evaluation.rounds=2: --policy, --hosts and --host-seed say"),
-        (["wire.listen=tcp://0.0.0.0:1"], "--set wire.listen=tcp://0.0.0.0:1: it is for runs"),
         (["cuda.allocator=nosuch:1"], "cuda.allocator = nosuch:1: torch has no setting nosuch"),
         (["wire.nosuch=1"], "--set: unknown key wire.nosuch"),
     ],
@@ -360,6 +361,7 @@ def test_configuration_is_checked_as_for_a_run(tmp_path: Path, sets: list[str], 
 
 def test_every_section_has_an_effect_or_is_refused() -> None:
     used = {*OF_TRAINING, "episode_epochs", "device", "envs", "compile", "cuda"}
+    used |= {"telemetry", "drift", "anomalies", "profiler", "checkpoint", "journal", "wire", "metrics"}
     unused = {key for key in UNUSED if "." not in key}
     assert not used & unused
     assert used | unused == set(Config.__struct_fields__)
@@ -377,6 +379,7 @@ def test_file_for_runs_is_taken_as_it_is(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.slow
 def test_rounds_of_a_schedule_follow_from_the_episodes(tmp_path: Path) -> None:
     sets = (*TINY, "ppo.schedule=linear", "host.channels=2,2,2", "envs.count=2", "ppo.minibatches=1")
     arguments = ["compare", "--to", str(tmp_path / "cells"), "--policy", "ppo", "--seeds", "1"]
@@ -416,6 +419,7 @@ def test_unfit_policy_is_refused_before_anything_is_played(
     assert list((tmp_path / "cells").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_training_begins_with_a_policy_of_another_size(tmp_path: Path, exported: Path) -> None:
     """As a run does; before, its network did not fit unless policy.hidden was given, too."""
     sets = (f"policy.file={exported}", "seeds.blueprints=norm,depthwise")
@@ -426,6 +430,7 @@ def test_training_begins_with_a_policy_of_another_size(tmp_path: Path, exported:
     assert "was made with 16; leave it out" in refused.stderr
 
 
+@pytest.mark.slow
 def test_ppo_is_trained_whatever_a_file_says(tmp_path: Path) -> None:
     """Before, `policy.learn = false` of a run's file left it untrained."""
     file = tmp_path / "run.toml"
@@ -438,7 +443,7 @@ def test_ppo_is_trained_whatever_a_file_says(tmp_path: Path) -> None:
         results.append(policy["figures"])
     assert results[0] == results[1] == results[2]
     (trained,) = (json.loads(path.read_text()) for path in (tmp_path / "cells").glob("train-ppo-*.json"))
-    assert all(row["explained_variance"] is not None for row in trained["result"]["curve"])
+    assert len(trained["result"]["explained_variance_within"]) == 2, "an update in each round"
 
 
 def test_interrupted_comparison_says_what_it_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,7 +453,7 @@ def test_interrupted_comparison_says_what_it_keeps(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Progress, "begin_step", interrupt)
     done = compare_ppo(tmp_path / "cells", "--policy", "no_growth")
     assert done.exit_code == 130
-    assert f"interrupted; {tmp_path / 'cells'} keeps what is done, of a training all but" in done.stderr
+    assert f"interrupted; {tmp_path / 'cells'} keeps what is done, and a training" in done.stderr
     assert done.stderr.count("; go on with: esper-daemon") == 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from esper_overwatch.trainer.compare.observations import reveal_tasks, shuffle_measurements
+from esper_overwatch.trainer.compare.observations import shuffle_measurements
 from esper_overwatch.trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
 
 
@@ -23,7 +23,7 @@ def changed(before: torch.Tensor, after: torch.Tensor, names: tuple[str, ...]) -
 
 def test_shuffling_moves_what_was_measured_only() -> None:
     seen, order = observation(), torch.tensor([1, 2, 3, 0])
-    other = shuffle_measurements(order)(seen)
+    other = shuffle_measurements(seen, order)
     for columns, mine, theirs in (
         (BASE_COLUMNS, seen.base, other.base),
         (SLOT_COLUMNS, seen.slot, other.slot),
@@ -33,13 +33,3 @@ def test_shuffling_moves_what_was_measured_only() -> None:
         for i, name in enumerate(columns.names):
             assert torch.equal(theirs[..., i], (mine[order] if name in measured else mine)[..., i])
     assert torch.equal(seen.blueprint, other.blueprint)
-
-
-def test_revealed_task_is_a_code_where_flags_were() -> None:
-    seen, tasks = observation(), torch.tensor([0, 2, 1, 2])
-    other = reveal_tasks(lambda: tasks)(seen)
-    flags = {f"no_{name}" for name in BASE_COLUMNS.measured}
-    assert changed(seen.base, other.base, BASE_COLUMNS.names) == flags
-    codes = other.base[:, len(BASE_COLUMNS.measured) : 2 * len(BASE_COLUMNS.measured)]
-    assert codes.argmax(1).equal(tasks)
-    assert codes.sum(1).tolist() == [1.0] * 4
