@@ -78,7 +78,8 @@ class Steps:
         first, last = (0, cfg.taught_rounds) if stage == "imitated" else (cfg.taught_rounds, cfg.rounds)
         needs = (self.training(seed, stage="imitated"),) if first else ()
         name = f"train-{stage}-{seed}"
-        cell = self._cell(name, OF_TRAINING, seed=seed, rounds=cfg.rounds, envs=envs, stage=stage)
+        of = {"seed": seed, "rounds": cfg.rounds, "envs": envs, "copies": cfg.envs.copies, "stage": stage}
+        cell = self._cell(name, OF_TRAINING, **of)
 
         def compute(part: bytes | None) -> Mapping[str, Any]:
             run = self.result(needs[0])["run"] if needs else self._run_name(cell, seed, part)

@@ -294,6 +294,7 @@ def test_results_under_another_discount_are_others(tmp_path: Path) -> None:
 
     assert files() == files()
     assert not files() & files("ppo.gamma=0.5")
+    assert len(files() - files("envs.copies=2")) == 1, "trainings have copies, nothing else"
 
 
 def test_training_depends_on_what_its_first_policy_holds(tmp_path: Path) -> None:
