@@ -19,19 +19,7 @@ TAUGHT = ("teacher", "imitated")
 TRAINED = (*TAUGHT, "ppo")
 WITH_EPOCH = ("constant", "bandit")
 CONTROL = "shuffled"
-ABOUT = {
-    "no_growth": "never plants",
-    "random": "any legal action",
-    "heuristic": "plants where a host stands still, keeps what helps",
-    "fixed": "convolutions in the first two slots",
-    "constant": "the best of all constant schedules, found with as many episodes as PPO is trained with",
-    "oracle": "the best constant schedule of each task, which it knows: a ceiling",
-    "static": "the seeds that ppo (else constant) ends with, all there and blended from the first epoch",
-    "bandit": "learns from as many episodes what to plant by what a host has shown, without PPO",
-    "teacher": "decides by its regression of the task and its values of schedules, as when it demonstrates",
-    "imitated": "the network after it has imitated its teacher, before PPO",
-    "ppo": "trained, greedy",
-}
+KNOWN = (*RIVALS, "bandit", *TRAINED)
 LATE_EPOCH = 5
 """Epoch at which the bandit decides, where none is named, and the best constant is planted once more."""
 
@@ -47,7 +35,7 @@ class Word:
     """A policy of a comparison.
 
     Attributes:
-        base: one of `ABOUT`, or a file's path.
+        base: one of `KNOWN`, or a file's path.
         control: `CONTROL`, or empty.
         epoch: from 0, at which `constant` or `bandit` plants.
     """
@@ -63,7 +51,7 @@ class Word:
     @property
     def path(self) -> Path | None:
         """Path of the policy's file; None where the word names none."""
-        return None if self.base in ABOUT else Path(self.base)
+        return None if self.base in KNOWN else Path(self.base)
 
 
 def default_policies(cfg: Config) -> tuple[Word, ...]:
@@ -84,19 +72,19 @@ def parse_policies(texts: Iterable[str]) -> tuple[Word, ...]:
 
 
 def _parse(name: str) -> Word:
-    if name not in ABOUT and Path(name).is_file():
+    if name not in KNOWN and Path(name).is_file():
         return Word(name)
     base, plus, control = name.partition("+")
     kind, at, epoch = base.partition("@")
-    if at and kind in ABOUT:
+    if at and kind in KNOWN:
         if kind not in WITH_EPOCH or not (epoch.isascii() and epoch.isdigit()):
             raise UnknownPolicy(
                 f"--policy {name}: only {' and '.join(WITH_EPOCH)} have an epoch from 0 at which they plant, "
                 f"as constant@{LATE_EPOCH}"
             )
         base = kind
-    if base not in ABOUT and not Path(base).is_file():
-        raise UnknownPolicy(f"--policy {name}: is neither a file nor one of {', '.join(ABOUT)}")
+    if base not in KNOWN and not Path(base).is_file():
+        raise UnknownPolicy(f"--policy {name}: is neither a file nor one of {', '.join(KNOWN)}")
     if plus and control != CONTROL:
         raise UnknownPolicy(f"--policy {name}: the control is +{CONTROL}")
     if control and base in ("static", "oracle"):

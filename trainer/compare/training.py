@@ -50,7 +50,8 @@ class Training:
             TrainingFailed: it ended before; the message says why.
             NameTaken: another process trains it.
         """
-        if self.finished >= rounds:
+        finished = self.finished
+        if finished >= rounds:
             return
         file = self.folder.resolve() / f"{self.run}.toml"
         write_atomically(file, settings.to_toml(replace(self.cfg, rounds=rounds)).encode())
@@ -61,8 +62,9 @@ class Training:
         trial = TrialRun(self.run, ["--config", str(file)], file.with_suffix(".log"), environ)
         try:
             for event in trial.events():
-                if isinstance(event.data, RoundFinished):
-                    report(event.ctx.round or 0)
+                if isinstance(event.data, RoundFinished) and (event.ctx.round or 0) > finished:
+                    finished = event.ctx.round or 0
+                    report(finished)
         finally:
             trial.stop()
         if reason := trial.failure(rounds):
