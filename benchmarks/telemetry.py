@@ -104,10 +104,7 @@ class Bench:
         for is_on in (on_first, not on_first):
             self.daemon.trainer.load_state_dict(copy.deepcopy(before))
             seen[is_on] = CASES[case][0 if is_on else 1](self)
-        trainer, hooks = self.daemon.trainer, self.daemon.hooks
-        update = trainer.learn(trainer.rollout, hooks)
-        trainer.epoch = 0
-        hooks.on_round_end(trainer.round, update, trainer.test(hooks))
+        self.daemon.trainer.end_round(self.daemon.hooks)
         on, off = seen[True], seen[False]
         assert torch.equal(on.reward, off.reward), "telemetry changed what was trained"
         return Ratios(

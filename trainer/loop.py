@@ -87,12 +87,16 @@ class Trainer(Episodes):
         """Train round after round for as long as the hooks want another."""
         while self.epoch > 0 or hooks.wants_round(self.round):
             self.play(hooks)
-            rollout = self.rollout.all_gather(self.process_group)
-            update = self.learn(rollout, hooks)
-            columns = self.test(hooks)
-            self.epoch = 0
-            hooks.on_round_end(self.round, update, columns)
-            self.evaluate(rollout.reward, hooks)
+            self.end_round(hooks)
+
+    def end_round(self, hooks: Hooks) -> None:
+        """Learn from the episode that was played, test the hosts, judge the policy."""
+        rollout = self.rollout.all_gather(self.process_group)
+        update = self.learn(rollout, hooks)
+        columns = self.test(hooks)
+        self.epoch = 0
+        hooks.on_round_end(self.round, update, columns)
+        self.evaluate(rollout.reward, hooks)
 
     def learn(self, rollout: Rollout, hooks: Hooks) -> Learned | None:
         """One update by the round's rollout, of all ranks' envs; none where the policy is frozen."""

@@ -161,9 +161,9 @@ def count_round(config: Config, data: Task, *, faults: bool) -> dict[str, Any]:
             calls.section = "begin"
             sections = Sections(calls, faults=faults)
             trainer.play(sections)
-            trainer.learn(Sections(calls))
-            trainer.learn(Sections(calls, suffix=" second"))
-            trainer.learn(Sections(calls, suffix=" again"))
+            trainer.end_round(Sections(calls))
+            trainer.end_round(Sections(calls, suffix=" second"))
+            trainer.end_round(Sections(calls, suffix=" again"))
     spans = calls.order.spans
     return {
         "counts": calls.counts,

@@ -91,7 +91,7 @@ def test_training_validating_and_deciding_read_nothing_back(monkeypatch: pytest.
     with Counting() as counted:
         trainer.play(seen)
     assert counted.waits == 0
-    trainer.learn(trainer.rollout, seen)
+    trainer.end_round(seen)
     assert trainer.to_host.count == config.episode_epochs + 1, "one an epoch, and one for the first decision"
 
 

@@ -297,11 +297,11 @@ class PPO:
         cfg, take = self.cfg, self._minibatch
         coefficients = Coefficients.of(cfg, self.updates, self.network.place.dtype, self._device)
         rate = torch.full((), learning_rate, device=self._device)
-        every = cfg.minibatches if take.is_replayed else 1
+        every, last = cfg.minibatches if take.is_replayed else 1, cfg.epochs * cfg.minibatches
         rows = []
         for done, envs in enumerate(self._minibatches(target.shape[1]), 1):
             rows.append(take.step(rollout, advantage, target, coefficients, cfg, rate, envs))
-            if cfg.target_kl > 0 and done % every == 0 and take.has_stopped():
+            if cfg.target_kl > 0 and done % every == 0 and done < last and take.has_stopped():
                 break
         return take.unpack(rows)
 

@@ -144,7 +144,7 @@ def test_training_goes_on_as_if_nothing_was_evaluated() -> None:
         trainer, seen = Trainer(cfg, load("digits"), CPU), Recording()
         for _ in range(2):
             trainer.play(seen)
-            trainer.learn(seen)
+            trainer.end_round(seen)
             if evaluated:
                 assert trainer.agent.network is not None
                 played(cfg, FrozenPolicy.learned(trainer.agent.network), held_out)

@@ -73,7 +73,7 @@ class Live:
         first = self.trainer.round
         for _ in range(count):
             self.trainer.play(self.daemon.hooks)
-            self.trainer.learn(self.daemon.hooks)
+            self.trainer.end_round(self.daemon.hooks)
         length = self.trainer.cfg.episode_epochs
         return [
             ((event.ctx.round - first - 1) * length + event.ctx.epoch, event.data)
