@@ -32,11 +32,8 @@ class Coefficients(NamedTuple):
         device: torch.device | str = "cpu",
     ) -> Coefficients:
         """Coefficients of the update after `updates` finished ones."""
-        value, entropy = (
-            torch.tensor(number, dtype=dtype).to(device, non_blocking=True)
-            for number in (cfg.value_coefficient, entropy_coefficient(cfg, updates))
-        )
-        return cls(cfg.clip, value, entropy)
+        both = torch.tensor([cfg.value_coefficient, entropy_coefficient(cfg, updates)], dtype=dtype)
+        return cls(cfg.clip, *both.to(device, non_blocking=True).unbind())
 
 
 def entropy_coefficient(cfg: PPOConfig, updates: int) -> float:
