@@ -23,12 +23,12 @@ from .conftest import SMALL, House, eventually
 FAULTY = """
 import sys
 from esper_overwatch.trainer.loop import Trainer
-learn = Trainer.learn
+end_round = Trainer.end_round
 
 def faulty(trainer, hooks):
     if trainer.round == 2:
         {fault}
-    learn(trainer, hooks)
+    end_round(trainer, hooks)
 
 decide = Trainer.decide
 
@@ -37,7 +37,7 @@ def poisoned(trainer, hooks):
         next(iter(trainer.population.groups[0].weights.values())).data[1].fill_(float("nan"))
     return decide(trainer, hooks)
 
-Trainer.learn, Trainer.decide = faulty, poisoned
+Trainer.end_round, Trainer.decide = faulty, poisoned
 from esper_overwatch.trainer.daemon.daemon import run_daemon
 sys.exit(run_daemon(name="bad", resume=None, file=None, sets={sets!r}))
 """
