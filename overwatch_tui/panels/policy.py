@@ -25,6 +25,8 @@ from . import curves
 HEAD_COLUMNS_WIDTH = 8
 """Width of the columns of a head that older runs do not report."""
 THREE_CHARTS_WIDTH = 160
+TEST_WIDTH = 100
+"""From which on the row of held-out hosts has their test accuracy beside the leads, which matter more."""
 HELD_OUT = "held-out"
 """Key of the row of the evaluation, below the signals."""
 TASK_WIDTH = 16
@@ -271,7 +273,9 @@ def _held_out(inputs: PanelInputs, width: int) -> list[Line]:
     round_, last = evaluation
     selected = inputs.view.selected_index("policy", keys(inputs)) == len(SIGNALS)
     row = Row().put(" held-out ", "dim").put(f"return {last.return_mean:+.2f}", "bold")
-    row.put(f"  test {100 * last.test_accuracy_mean:.1f}", "bold").put(f" after round {round_}", "dim")
+    if width >= TEST_WIDTH:
+        row.put(f"  test {100 * last.test_accuracy_mean:.1f}", "bold")
+    row.put(f" after round {round_}" if width >= TEST_WIDTH else f" after r{round_}", "dim")
     row.put("  lead" if last.leads else "", "dim")
     for rival, lead in last.leads.items():
         low, mean, high = lead.get("low"), lead.get("mean"), lead.get("high")

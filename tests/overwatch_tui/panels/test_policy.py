@@ -60,6 +60,12 @@ def test_newest_evaluation_is_shown_with_its_leads() -> None:
     assert "lead no_growth +0.25±0.05 constant -0.02±0.03" in line
 
 
+def test_its_leads_fit_eighty_columns() -> None:
+    leads = {"fixed": {"mean": -0.06, "low": -0.09, "high": -0.03}, "no_growth": LEAD["no_growth"]}
+    text = draw(inputs(evaluation("ppo", 0.74, leads=leads)), 80, 24)
+    assert " held-out return +0.74 after r10  lead fixed -0.06±0.03 no_growth +0.25±0.05" in text
+
+
 def test_without_an_evaluation_nothing_is_said_of_it() -> None:
     assert "held-out" not in draw(inputs(evaluation("no_growth", 0.1)), 160, 40)
 
