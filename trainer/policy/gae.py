@@ -88,6 +88,6 @@ def advantages(
     """
     if decision_epochs:
         reward_TN = rewards_of_decisions(reward_TN, decision_epochs, gamma)
-        value_TN = value_TN[list(decision_epochs)]
+        value_TN = torch.stack([value_TN[epoch] for epoch in decision_epochs])  # a list would be copied over
     advantage_DN, return_DN = gae(reward_TN, value_TN, gamma=gamma, lam=lam, epochs=decision_epochs or None)
     return subtract_copies(advantage_DN, copies), return_DN

@@ -55,7 +55,7 @@ class PlanSpace:
             logits: of the network, which was told the plan: each slot's follow from the slots before.
         """
         by_slot = logits[_OP].unsqueeze(-2) + logits[1].transpose(-1, -2)
-        either = by_slot[..., [Op.WAIT, Op.GERMINATE]]
+        either = torch.stack([by_slot[..., Op.WAIT], by_slot[..., Op.GERMINATE]], -1)
         return either.log_softmax(-1), logits[BLUEPRINT].log_softmax(-1)
 
     def evaluate(self, logits: Logits, plan: Tensor, free: Tensor) -> Evaluation:
