@@ -57,7 +57,12 @@ def _modes_that_pay(weight: str) -> Need:
 
 
 NEEDS = (
-    Need("policy.kind", lambda kind: kind == "ppo", "policy.kind = ppo", _of_ppo(FOR_RULES_AS_WELL)),
+    Need(
+        "policy.kind",
+        lambda kind: kind == "ppo",
+        "policy.kind = ppo",
+        (*_of_ppo(FOR_RULES_AS_WELL), "policy.decision_epochs"),
+    ),
     Need("policy.learn", bool, "policy.learn = true", _of_ppo(FOR_RULES_AS_WELL)),
     Need("policy.kind", lambda kind: kind == "constant", "policy.kind = constant", ("policy.constant",)),
     Need("policy.kind", lambda kind: kind == "ppo", "policy.kind = ppo", OF_TEACHER),
