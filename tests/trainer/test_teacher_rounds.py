@@ -24,7 +24,7 @@ from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
 from esper_overwatch.trainer.policy.teacher import TeacherReport
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.ranks.rank_states import redistribute
-from esper_overwatch.trainer.teaching.taught_trainer import create_trainer
+from esper_overwatch.trainer.teaching.taught_trainer import trainer_class
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
 from tests.cases import nightly
 from tests.trainer.ranks.test_rank_states import StopHooks, assert_equal, loaded
@@ -87,7 +87,7 @@ class Watch(StopHooks):
 def build(cfg: Config = CONFIG, process_group: ProcessGroup | None = None) -> Trainer:
     torch.set_num_threads(1)
     data, cpu = load_task(cfg.task, torch.device("cpu")), torch.device("cpu")
-    return create_trainer(cfg, data, cpu, process_group=process_group)
+    return trainer_class(cfg)(cfg, data, cpu, process_group=process_group)
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ from esper_overwatch.trainer.policy.ppo import PolicyDiverged
 from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
 from esper_overwatch.trainer.ranks.rank_zero import RankZero
 from esper_overwatch.trainer.ranks.worker import run_worker
-from esper_overwatch.trainer.teaching.taught_trainer import Trainer, create_trainer
+from esper_overwatch.trainer.teaching.taught_trainer import Trainer, trainer_class
 from esper_overwatch.trainer.telemetry.allocator import sample_device
 from esper_overwatch.trainer.telemetry.collection.plan import CollectionPlan
 from esper_overwatch.trainer.telemetry.recorder import Recorder, RunShape
@@ -203,14 +203,14 @@ class Daemon:
         if resume is not None:
             point = ResumePoint.find(self.checkpoints, config, process_group.size, resume)
             config = config if point is None else point.configure(config)
-        self.trainer = create_trainer(config, data, device, point.execution if point else None, process_group)
+        known = point.execution if point else None
+        self.trainer = trainer_class(config)(config, data, device, known, process_group)
         execution = self.trainer.population.execution
         emitter = Emitter()
         self.rank_zero = RankZero(process_group, emitter)
         self.rank_zero.build_trainers(config, execution)
-        self.plan = CollectionPlan(
-            emitter, config.telemetry, envs=config.envs.count, episode_epochs=config.episode_epochs
-        )
+        envs, epochs = config.envs.count, config.episode_epochs
+        self.plan = CollectionPlan(emitter, config.telemetry, envs=envs, episode_epochs=epochs)
         thresholds = configured_thresholds(config.anomalies)
         self.recorder = Recorder(
             emitter, _run_shape(config, self.trainer, data), self.plan, config.drift, thresholds

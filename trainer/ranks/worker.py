@@ -31,7 +31,7 @@ from esper_overwatch.trainer.data.registry import load_task
 from esper_overwatch.trainer.episode_table import PolicyEvaluation
 from esper_overwatch.trainer.hooks import Learned, StopRun
 from esper_overwatch.trainer.loop import Trainer
-from esper_overwatch.trainer.teaching.taught_trainer import create_trainer
+from esper_overwatch.trainer.teaching.taught_trainer import trainer_class
 from esper_overwatch.trainer.telemetry.allocator import sample_device
 from esper_overwatch.trainer.telemetry.log_lines import log_line
 from esper_overwatch.trainer.telemetry.timer import PhaseTimer
@@ -81,7 +81,7 @@ def _build(config: Config, execution: Execution, group: ProcessGroup) -> tuple[T
     device = resolve_device(config.device, group.local_rank)
     prepare_device(config.cuda, device)
     data = load_task(config.task, device)
-    return create_trainer(config, data, device, execution, group), device
+    return trainer_class(config)(config, data, device, execution, group), device
 
 
 class Worker:

@@ -10,10 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from esper_overwatch.trainer.compute.execution_plan import Execution
-from esper_overwatch.trainer.compute.process_group import ProcessGroup
 from esper_overwatch.trainer.config.schema import Config
-from esper_overwatch.trainer.data.task import Task
 from esper_overwatch.trainer.hooks import Hooks, Learned
 from esper_overwatch.trainer.loop import Trainer as Trainer
 from esper_overwatch.trainer.policy.actions import ActionSpace, Logits
@@ -31,15 +28,8 @@ class TaughtTrainer(Trainer):
         teacher: decides, and lets the policy imitate it, in its rounds.
     """
 
-    def __init__(
-        self,
-        cfg: Config,
-        data: Task,
-        device: torch.device,
-        execution: Execution | None = None,
-        process_group: ProcessGroup | None = None,
-    ) -> None:
-        super().__init__(cfg, data, device, execution, process_group)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.teacher = Teacher(self.cfg, self.agent.space)
 
     @property
@@ -125,13 +115,6 @@ class TaughtTrainer(Trainer):
         self.set_rule()
 
 
-def create_trainer(
-    cfg: Config,
-    data: Task,
-    device: torch.device,
-    execution: Execution | None = None,
-    process_group: ProcessGroup | None = None,
-) -> Trainer:
-    """The trainer of a run: with a teacher where `cfg.teacher` asks for one. Arguments as of `Trainer`."""
-    kind = TaughtTrainer if cfg.taught_rounds else Trainer
-    return kind(cfg, data, device, execution, process_group)
+def trainer_class(cfg: Config) -> type[Trainer]:
+    """The class of a run's trainer: with a teacher where the configuration asks for one."""
+    return TaughtTrainer if cfg.taught_rounds else Trainer
