@@ -1,7 +1,7 @@
 """PPO against its rivals on held-out hosts, with the targets as gates.
 
     python -m benchmarks.comparison                       # PPO, random, no growth; 2 seeds: 2 minutes
-    python -m benchmarks.comparison --full --to FOLDER    # preset mixture, all rivals, 5 seeds: 2 to 3 hours
+    python -m benchmarks.comparison --full --to FOLDER    # preset mixture, all rivals, 5 seeds: some hours
 
 What FOLDER holds already is not computed again: after Ctrl-C the same command goes on. docs/lab/learning.md
 says what each policy is, and how the intervals are computed.
