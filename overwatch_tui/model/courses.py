@@ -1,4 +1,4 @@
-"""Courses made of other courses: smoothed, and quantiles over many."""
+"""Courses made of other courses: smoothed, and quantiles over many; and one that never changes."""
 
 from __future__ import annotations
 
@@ -101,3 +101,16 @@ class Shifted:
 
     def means(self, now: int, window: int, count: int) -> list[float | None]:
         return self._course.means(now - self._by, window, count)
+
+
+class Level:
+    """A value that holds at all times, drawn as a line across the window."""
+
+    def __init__(self, value: float) -> None:
+        self._value = value
+
+    def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:  # noqa: ARG002
+        return [Bucket(self._value, self._value, self._value)] * count
+
+    def means(self, now: int, window: int, count: int) -> list[float | None]:  # noqa: ARG002
+        return [self._value] * count

@@ -88,7 +88,8 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     tail[2:2] = _held_out(inputs, width)
     alone = inputs.view.name == "policy" and not inputs.view.detail
     lines: list[Line] = []
-    if alone and height >= len(SIGNALS) + len(tail) + 2:
+    chart = MIN_CHART_LINES + 1 if inputs.history("evaluation.return") is not None else 0
+    if alone and height >= len(SIGNALS) + len(tail) + 2 + chart:
         lines += [_full(inputs, s, width, selected=i == at) for i, s in enumerate(SIGNALS)]
         lines += [EMPTY, *tail]
         rest = height - len(lines) - 1
@@ -103,8 +104,10 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         return Drawn(lines)
     half = (width - 1) // 2
     room = max(1, height - len(tail))
+    chosen = SIGNALS[at] if alone and at < len(SIGNALS) else None
     for left, right in list(zip(SIGNALS[::2], SIGNALS[1::2], strict=True))[:room]:
-        row = Row().add(_pair(inputs, left, half)).to(half + 1).add(_pair(inputs, right, width - half - 1))
+        row = Row().add(_pair(inputs, left, half, selected=left is chosen)).to(half + 1)
+        row.add(_pair(inputs, right, width - half - 1, selected=right is chosen))
         lines.append(row.line(width))
     lines += tail
     if height - len(lines) >= MIN_ROUND_CHARTS:
@@ -175,10 +178,11 @@ def _severity(inputs: PanelInputs, signal: PolicySignal, value: float | None) ->
     return inputs.state.policy_severity(signal.field, value)
 
 
-def _pair(inputs: PanelInputs, signal: PolicySignal, width: int) -> Line:
+def _pair(inputs: PanelInputs, signal: PolicySignal, width: int, *, selected: bool) -> Line:
     value = _value(inputs, signal)
     severity = _severity(inputs, signal, value)
-    row = Row().put(f" {signal.label}", "dim", 12).put(_figure(value), "bold", 8, ">").put(" ")
+    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus")
+    row.put(signal.label, "dim", 11).put(_figure(value), "bold", 8, ">").put(" ")
     row.put(
         severity_label(severity)
         if (inputs.state.policy_limits(signal.field) or severity) and value is not None
@@ -272,18 +276,26 @@ def _held_out(inputs: PanelInputs, width: int) -> list[Line]:
         return [row.line(width)] if every else []
     round_, last = evaluation
     selected = inputs.view.selected_index("policy", keys(inputs)) == len(SIGNALS)
-    row = Row().put(" held-out ", "dim").put(f"return {last.return_mean:+.2f}", "bold")
+    row = Row().put(" held-out ", "dim").put(f"{last.policy.upper()} {last.return_mean:+.2f}", "bold")
     if width >= TEST_WIDTH:
         row.put(f"  test {100 * last.test_accuracy_mean:.1f}", "bold")
     row.put(f" after round {round_}" if width >= TEST_WIDTH else f" after r{round_}", "dim")
-    row.put("  lead" if last.leads else "", "dim")
+    between = ": "
     for rival, lead in last.leads.items():
         low, mean, high = lead.get("low"), lead.get("mean"), lead.get("high")
         if mean is None:
             continue
-        half = "" if low is None or high is None else f"{inputs.glyphs.plus_minus}{(high - low) / 2:.2f}"
-        sure = "" if low is None or high is None else "ok" if low > 0 else "warning" if high < 0 else ""
-        row.put(f" {rival} ", "dim").put(f"{mean:+.2f}{half}", sure)
+        row.put(between, "dim")
+        between = ", "
+        if low is None or high is None:
+            row.put(f"{mean:+.2f} to {rival}")
+            continue
+        half = f"{inputs.glyphs.plus_minus}{(high - low) / 2:.2f}" if width >= TEST_WIDTH else ""
+        if low <= 0 <= high:
+            row.put(f"level with {rival} ({mean:+.2f}{half})" if width >= TEST_WIDTH else f"level with {rival}")
+        else:
+            where, style = ("above", "ok") if low > 0 else ("below", "warning")
+            row.put(f"{abs(mean):.2f}{half} {where} {rival}", style)
     row.put("  ").put(inputs.sparkline("evaluation.return", max(0, width - row.width - 3)), "chart")
     return [row.line(width, selected=selected)]
 

@@ -43,7 +43,7 @@ def inputs(*told: EvaluationFinished, selected: bool = False) -> Any:
     last = found[-1]
     for number, each in enumerate(told, 1):
         ctx = replace(last.ctx, round=10 * number)
-        at = {"ts": last.ts + number, "seq": last.seq + number}
+        at = {"ts": last.ts + 20_000_000 * number, "seq": last.seq + number}
         found.append(replace(last, data=each, ctx=ctx, type="evaluation.finished", **at))
     view = ViewState()
     view.show_view("policy")
@@ -52,18 +52,31 @@ def inputs(*told: EvaluationFinished, selected: bool = False) -> Any:
     return panel_inputs(folded(found), view)
 
 
-def test_newest_evaluation_is_shown_with_its_leads() -> None:
+def test_newest_evaluation_is_a_sentence_with_its_leads() -> None:
     first, last = evaluation("ppo", 0.25), evaluation("ppo", 0.5, leads=LEAD)
     text = draw(inputs(evaluation("no_growth", 0.1), first, last), 160, 40)
-    line = next(line for line in text.splitlines() if "held-out" in line)
-    assert "return +0.50  test 75.0 after round 30" in line
-    assert "lead no_growth +0.25±0.05 constant -0.02±0.03" in line
+    assert (
+        " held-out PPO +0.50  test 75.0 after round 30: 0.25±0.05 above no_growth, level with constant (-0.02±0.03)"
+        in text
+    )
 
 
-def test_its_leads_fit_eighty_columns() -> None:
+def test_sentence_fits_eighty_columns() -> None:
     leads = {"fixed": {"mean": -0.06, "low": -0.09, "high": -0.03}, "no_growth": LEAD["no_growth"]}
     text = draw(inputs(evaluation("ppo", 0.74, leads=leads)), 80, 24)
-    assert " held-out return +0.74 after r10  lead fixed -0.06±0.03 no_growth +0.25±0.05" in text
+    assert " held-out PPO +0.74 after r10: 0.06 below fixed, 0.25 above no_growth" in text
+    text = draw(inputs(evaluation("ppo", 0.74, leads=LEAD)), 80, 24)
+    assert " held-out PPO +0.74 after r10: 0.25 above no_growth, level with constant" in text
+
+
+def test_curve_shows_the_rivals_as_levels_at_eighty_columns() -> None:
+    rivals = evaluation("no_growth", 1.0), evaluation("fixed", 8.0)
+    text = draw(inputs(*rivals, evaluation("ppo", 3.0), evaluation("ppo", 4.0)), 80, 24)
+    head = next(line for line in text.splitlines() if "; held-out" in line)
+    assert "return  p50; held-out PPO and rivals" in head
+    chart = text[text.index(head) :]
+    assert "+8.00" in chart, "the axis holds the rivals"
+    assert all(name in chart[len(head) :] for name in ("PPO", "fixed", "no_growth"))
 
 
 def test_without_an_evaluation_nothing_is_said_of_it() -> None:
@@ -112,7 +125,7 @@ def test_components_of_the_return_are_shown_with_shares() -> None:
 
 def test_lead_of_a_daemon_that_tells_less_is_left_out() -> None:
     page = draw(inputs(evaluation("ppo", 0.7, leads={"fixed": {}, "random": {"mean": 0.25}})), 120, 20)
-    assert "random +0.25" in page
+    assert "after round 10: +0.25 to random" in page
     assert "fixed" not in page
 
 
@@ -130,7 +143,7 @@ def test_policy_without_updates_shows_what_it_got(changes: dict[str, Any], told:
     state.ppo, state.run = None, replace(state.run, **changes)
     page = draw(panel_inputs(state, made.view), 160, 40)
     assert told in page
-    assert "held-out return +0.50" in page
+    assert "held-out PPO +0.50" in page
     assert "returns  p10" in page
 
 
