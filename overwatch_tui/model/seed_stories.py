@@ -351,8 +351,9 @@ def _add_end(story: SeedStory, end: SeedEnded) -> None:
         story.gates = [GateStep(g, end.ended, 0, tuple(checks), 1) for g, checks in end.gates_failed.items()]
 
 
-def _newest_end(story: SeedStory) -> tuple[int, bool, int, int]:
-    return story.round, story.outcome != "round over", story.end_epoch or 0, story.ts
+def _newest_end(story: SeedStory) -> tuple[int, bool, int, int, str]:
+    """Its id last, so that seeds which ended together have one order."""
+    return story.round, story.outcome != "round over", story.end_epoch or 0, story.ts, story.seed
 
 
 def _halve(points: bytes) -> bytes:
