@@ -89,6 +89,7 @@ def configure_allocator(cuda: CudaConfig, environ: MutableMapping[str, str]) -> 
             except (ValueError, RuntimeError):
                 message = f"cuda.allocator = {cuda.allocator}: torch refuses {value!r} for {key}"
                 raise ConfigError(message) from None
+        check_allocator_settings(cuda.allocator)  # the whole: each check forgets the settings before it
         environ["PYTORCH_CUDA_ALLOC_CONF"] = cuda.allocator
 
 

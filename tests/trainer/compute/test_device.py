@@ -80,6 +80,7 @@ def test_allocator_is_configured_by_environment_only_when_asked() -> None:
     option = settings.load(sets=["cuda.allocator=expandable_segments:True,max_split_size_mb:128"]).cuda
     configure_allocator(option, environ)
     assert environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True,max_split_size_mb:128"
+    assert torch._C._accelerator_getAllocatorSettings() == environ["PYTORCH_CUDA_ALLOC_CONF"]
     with pytest.raises(ConfigError, match=r"cuda\.allocator"):
         settings.load(sets=["cuda.allocator=expandable"])
 
