@@ -17,7 +17,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 def returns(inputs: PanelInputs, width: int, height: int) -> list[Line]:
     """Quantiles of the returns, under a line that names them.
 
-    Where the policy plays held-out hosts: the median, what the policy earned there, and a level for each rival.
+    Where the policy plays held-out hosts: the median, what it earned there, and a level for each rival.
     """
     median = Series("p50", inputs.history("return.p50"), "chart", mark="p50")
     if (held_out := inputs.history("evaluation.return")) is None:

@@ -292,7 +292,7 @@ def _held_out(inputs: PanelInputs, width: int) -> list[Line]:
             continue
         half = f"{inputs.glyphs.plus_minus}{(high - low) / 2:.2f}" if width >= TEST_WIDTH else ""
         if low <= 0 <= high:
-            row.put(f"level with {rival} ({mean:+.2f}{half})" if width >= TEST_WIDTH else f"level with {rival}")
+            row.put(f"level with {rival}" + f" ({mean:+.2f}{half})" * (width >= TEST_WIDTH))
         else:
             where, style = ("above", "ok") if low > 0 else ("below", "warning")
             row.put(f"{abs(mean):.2f}{half} {where} {rival}", style)

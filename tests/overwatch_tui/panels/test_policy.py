@@ -55,10 +55,8 @@ def inputs(*told: EvaluationFinished, selected: bool = False) -> Any:
 def test_newest_evaluation_is_a_sentence_with_its_leads() -> None:
     first, last = evaluation("ppo", 0.25), evaluation("ppo", 0.5, leads=LEAD)
     text = draw(inputs(evaluation("no_growth", 0.1), first, last), 160, 40)
-    assert (
-        " held-out PPO +0.50  test 75.0 after round 30: 0.25±0.05 above no_growth, level with constant (-0.02±0.03)"
-        in text
-    )
+    assert " held-out PPO +0.50  test 75.0 after round 30: 0.25±0.05 above no_growth, level with" in text
+    assert "level with constant (-0.02±0.03)" in text
 
 
 def test_sentence_fits_eighty_columns() -> None:
