@@ -4,12 +4,14 @@ Its inputs are copied into tensors of its own; weights, and what is declared to 
 where they are. A graph belongs to the shapes and addresses it was captured with; the least recently used one
 is dropped when there are too many. The first two calls compare a graph with the program itself, after its
 results were overwritten and what it changes was restored, so that an empty graph, or one with a constant
-input, is found; where it differs the program goes on without a graph and the log says why. After a failed
-capture no further one is attempted, because torch's allocator may be in a bad state.
+input, is found; where it differs the program goes on without a graph and the log says why. After a capture
+that failed for want of memory twice its program goes on without; after any other failure no further one is
+attempted, because torch's allocator may be in a bad state.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import warnings
 from collections import OrderedDict
@@ -66,7 +68,8 @@ def capture_cuda(work: Callable[[], Any], warm_up: Callable[[], Any]) -> tuple[R
     here.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     clear_cublas_workspaces()
-    with warnings.catch_warnings():
+    # Where the end of a capture fails, torch's own exit leaves `side` current.
+    with warnings.catch_warnings(), torch.cuda.stream(here):
         warnings.filterwarnings("error", message=_EMPTY)
         with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             out = work()
@@ -123,14 +126,28 @@ class CudaGraphs:
         return program
 
     def capture(self, work: Callable[[], Any], warm_up: Callable[[], Any]) -> tuple[Replay, Any] | None:
-        """Capture `work`: its replay and the tensors it fills; None where captures fail, which is logged
-        once."""
+        """Capture `work`: its replay and the tensors it fills; None where captures fail, see `failure`.
+
+        Raises:
+            torch.OutOfMemoryError: memory ran out twice, the second time with all that is free returned. By
+                torch's source the capture is ended then, so others can follow.
+        """
         if self.failure:
             return None
         try:
+            try:
+                return self._capture(work, warm_up)
+            except torch.OutOfMemoryError:
+                pass  # the error holds what the capture has allocated
+            gc.collect()
+            torch.cuda.empty_cache()
             return self._capture(work, warm_up)
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, UserWarning) as error:
-            self.failure = f"it cannot be captured: {first_line(error)}"
+            # The end of a capture fails, too, after an operation that a capture does not allow.
+            operation = error.__context__ if isinstance(error.__context__, RuntimeError) else error
+            self.failure = f"it cannot be captured: {first_line(operation)}"
             return None
 
 
@@ -225,19 +242,31 @@ class CudaGraphProgram(Generic[P, R]):
             work()
 
         self._put_back(before)
-        captured = self._owner.capture(work, warm_up)
+        captured = self._captured(work, warm_up)
         self._put_back(after)
         if captured is None:
-            self.reason = "" if self._graphs else self._owner.failure
-            logger.warning(
-                "%s runs without a CUDA graph, and no other is captured: %s", self.name, self._owner.failure
-            )
             return expected
         inputs = self._inputs(mine)
         graph = self._graphs[key] = _Graph(inputs, *captured, mine)
         if len(self._graphs) > MAX_CACHED_GRAPHS:
             self._graphs.popitem(last=False)
         return self._checked(graph, inputs, expected, before)
+
+    def _captured(self, work: Callable[[], R], warm_up: Callable[[], None]) -> tuple[Replay, R] | None:
+        """What is captured; None, and the log says so, where this program goes on without."""
+        try:
+            captured = self._owner.capture(work, warm_up)
+        except torch.OutOfMemoryError as error:
+            self.reason = f"its capture does not fit into memory: {first_line(error)}"
+            self._graphs.clear()
+            logger.warning("%s runs without a CUDA graph: %s", self.name, self.reason)
+            return None
+        if captured is None:
+            self.reason = "" if self._graphs else self._owner.failure
+            logger.warning(
+                "%s runs without a CUDA graph, and no other is captured: %s", self.name, self._owner.failure
+            )
+        return captured
 
     def _checked(self, graph: _Graph, inputs: list[Tensor], expected: R, before: list[Tensor]) -> R:
         """Compare a replay with the uncaptured result, which is returned and stays in force.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -141,6 +141,42 @@ def test_after_a_failed_capture_nothing_is_captured(caplog: pytest.LogCaptureFix
     assert graphs.programs["third"].reason == graphs.failure != ""
 
 
+@pytest.mark.parametrize("failures", [1, 2])
+def test_capture_without_memory_is_tried_again_and_ends_no_other(
+    caplog: pytest.LogCaptureFixture, failures: int
+) -> None:
+    tried: list[int] = []
+
+    def capture(work: Callable[[], Any], warm_up: Callable[[], Any]) -> Any:
+        tried.append(1)
+        if len(tried) <= failures:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return record(work)
+
+    graphs = CudaGraphs(on=True, capture=capture)
+    first, second = (graphs.wrap(name, lambda x: x + 1) for name in ("first", "second"))
+    with caplog.at_level(logging.WARNING):
+        for value in (0.0, 1.0, 2.0):
+            assert [float(f(torch.tensor([value]))) for f in (first, second)] == [value + 1] * 2
+    assert graphs.failure == "" == graphs.programs["second"].reason
+    assert graphs.programs["second"].replays == 3 - NUM_CHECKED_CALLS
+    assert ("does not fit into memory" in graphs.programs["first"].reason) == (failures == 2)
+    assert len(tried) == 3
+    assert len(caplog.records) == failures - 1
+
+
+def test_failed_end_of_a_capture_names_the_operation_that_broke_it() -> None:
+    def capture(work: Callable[[], Any], warm_up: Callable[[], Any]) -> Any:
+        try:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        finally:  # as torch.cuda.graph does
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    program = graphed(lambda x: x + 1, capture)
+    assert float(program(torch.tensor([1.0]))) == 2.0
+    assert program.reason == "it cannot be captured: operation not permitted when stream is capturing"
+
+
 def test_count_may_differ_by_near_ties_where_that_is_said() -> None:
     def capture(work: Callable[[], Any], warm_up: Callable[[], Any]) -> Any:
         out = work()
@@ -158,7 +194,7 @@ class FakeCuda:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, current: str) -> None:
         self.calls: list[str] = []
-        self.current, self.captured_on, self.warning = current, "", ""
+        self.current, self.captured_on, self.warning, self.fails = current, "", "", False
         for name in ("current_stream", "default_stream", "Stream", "stream", "graph", "CUDAGraph"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, f"_{name}"))
         clear = lambda: self.calls.append("clear")  # noqa: E731
@@ -173,8 +209,13 @@ class FakeCuda:
     def _Stream(self) -> Any:
         return FakeStream("new")
 
-    def _stream(self, stream: Any) -> Any:
-        return nullcontext()
+    @contextmanager
+    def _stream(self, stream: Any) -> Iterator[None]:
+        before, self.current = self.current, stream.name
+        try:
+            yield
+        finally:
+            self.current = before
 
     def _CUDAGraph(self) -> Any:
         return SimpleNamespace(replay=lambda: None)
@@ -182,7 +223,11 @@ class FakeCuda:
     @contextmanager
     def _graph(self, graph: Any, *, stream: Any, capture_error_mode: str) -> Iterator[None]:
         self.calls.append(f"capture on {stream.name}")
+        before, self.current = self.current, stream.name
         yield
+        if self.fails:  # torch 2.13 leaves its stream as it is then
+            raise RuntimeError("operation failed due to a previous error during capture")
+        self.current = before
         if self.warning:
             warnings.warn(self.warning, UserWarning, stacklevel=1)
 
@@ -201,6 +246,14 @@ def test_capture_is_on_the_groups_stream_with_fresh_workspaces(
     cuda = FakeCuda(monkeypatch, current)
     capture_cuda(lambda: None, lambda: None)
     assert cuda.calls == ["clear", f"capture on {captured_on}", "clear"]
+
+
+def test_failed_capture_leaves_the_stream_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch, "default")
+    cuda.fails = True
+    with pytest.raises(RuntimeError, match="previous error"):
+        capture_cuda(lambda: None, lambda: None)
+    assert cuda.current == "default"
 
 
 def test_capture_that_torch_calls_empty_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
