@@ -15,7 +15,7 @@ import statistics
 import time
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import torch
@@ -29,6 +29,7 @@ from esper_overwatch.trainer.measurements import Measurements
 from esper_overwatch.trainer.policy.actor import Actor
 from esper_overwatch.trainer.policy.agent import Agent
 from esper_overwatch.trainer.policy.gae import advantages
+from esper_overwatch.trainer.policy.network import LSTM, Hidden
 from esper_overwatch.trainer.policy.rollout import Rollout
 from esper_overwatch.trainer.reward.compute import Reward, total
 from esper_overwatch.trainer.reward.modes import RunContext
@@ -63,21 +64,35 @@ TRIAL_ROUNDS = 8
 HELD_OUT = 1 << 20
 """Number of the first of them."""
 
+
+class Variant(NamedTuple):
+    """What differs from the reference.
+
+    Attributes:
+        sets: settings beside `COMMON`; ROUNDS stands for the run's rounds.
+        critic: whether advantages use its values; if not, they are the returns themselves.
+        memory: whether the LSTM knows the epochs before; if not, it is a feed-forward network.
+    """
+
+    sets: tuple[str, ...] = ()
+    critic: bool = True
+    memory: bool = True
+
+
 REFERENCE = "decisions at 1, 3, 5"
-WITHOUT_CRITIC = "without critic"
-VARIANTS: dict[str, tuple[str, ...]] = {
-    REFERENCE: (),
-    "decision at 5": ("policy.decision_epochs=5",),
-    "decisions at 0, 2, 5, 9": ("policy.decision_epochs=0,2,5,9",),
-    "every epoch, eight heads": ("policy.decision_epochs=",),
-    "1 copy": ("envs.copies=1",),
-    "2 copies": ("envs.copies=2",),
-    "8 copies": ("envs.copies=8",),
-    WITHOUT_CRITIC: (),
-    "without critic, 1 copy": ("envs.copies=1",),
-    "every epoch, eight heads, 1 copy": ("policy.decision_epochs=", "envs.copies=1"),
+VARIANTS = {
+    REFERENCE: Variant(),
+    "decision at 5": Variant(("policy.decision_epochs=5",)),
+    "decisions at 0, 2, 5, 9": Variant(("policy.decision_epochs=0,2,5,9",)),
+    "every epoch, eight heads": Variant(("policy.decision_epochs=",)),
+    "1 copy": Variant(("envs.copies=1",)),
+    "2 copies": Variant(("envs.copies=2",)),
+    "8 copies": Variant(("envs.copies=8",)),
+    "without critic": Variant(critic=False),
+    "without critic, 1 copy": Variant(("envs.copies=1",), critic=False),
+    "feed-forward": Variant(memory=False),
+    "every epoch, eight heads, 1 copy": Variant(("policy.decision_epochs=", "envs.copies=1")),
 }
-"""Settings beside `COMMON`; ROUNDS stands for the run's rounds."""
 COMMON = (
     *("device=cpu", "teacher.search_rounds=0", "policy.decision_epochs=1,3,5", "envs.copies=4"),
     *("ppo.learning_rate=0.001", "ppo.target_kl=0.05", "ppo.entropy_coefficient=0.05"),
@@ -155,16 +170,24 @@ class StandIn:
         return torch.maximum(self._base * left.prod(1), self._floor)
 
 
+class FeedForward(LSTM):
+    """An LSTM that begins each step at zero."""
+
+    def forward(self, x: Tensor, hidden: Hidden, reset: Tensor) -> tuple[Tensor, Tensor]:
+        """See `LSTM.forward`."""
+        return super().forward(x, hidden, torch.ones_like(reset))
+
+
 class Course:
-    """A run on the stand-in.
+    """A run on the stand-in; of the variant, `critic` and `memory` count here."""
 
-    Args:
-        critic: whether advantages use its values; if not, they are the returns themselves.
-    """
-
-    def __init__(self, cfg: Config, settling: float = SETTLING, *, critic: bool = True) -> None:
-        self.cfg, self.hosts, self.critic = cfg, StandIn(cfg, settling), critic
+    def __init__(
+        self, cfg: Config, settling: float = SETTLING, variant: Variant = VARIANTS[REFERENCE]
+    ) -> None:
+        self.cfg, self.hosts, self.critic = cfg, StandIn(cfg, settling), variant.critic
         self.agent = Agent(cfg, slots=SLOTS, host_parameters=HOST_PARAMETERS)
+        if not variant.memory and self.agent.network is not None:
+            self.agent.network.lstm.__class__ = FeedForward
         self.actor: Actor = self.agent
         self.lifecycle = Lifecycle(cfg)
         young = self.lifecycle.min_training_epochs
@@ -239,15 +262,13 @@ def constants(settling: float = SETTLING) -> tuple[float, float]:
     return max(map(statistics.fmean, worth)), statistics.fmean(map(max, zip(*worth, strict=True)))
 
 
-def run(
-    sets: tuple[str, ...], seed: int, episodes: int, settling: float = SETTLING, *, critic: bool = True
-) -> dict[str, Any]:
+def run(variant: Variant, seed: int, episodes: int, settling: float = SETTLING) -> dict[str, Any]:
     """Train, then try the policy; the figures of the last quarter and of the trials."""
-    sizes = [item for item in sets if item.startswith("envs.")]
+    sizes = [item for item in variant.sets if item.startswith("envs.")]
     rounds = episodes // load(preset="mixture", sets=[*sizes, "ppo.minibatches=1"]).envs.count
-    chosen = [item.replace("ROUNDS", str(rounds)) for item in (*COMMON, *sets)]
+    chosen = [item.replace("ROUNDS", str(rounds)) for item in (*COMMON, *variant.sets)]
     cfg = load(preset="mixture", sets=[f"seed={seed}", f"rounds={rounds}", *chosen])
-    course, begun = Course(cfg, settling, critic=critic), time.process_time()
+    course, begun = Course(cfg, settling, variant), time.process_time()
     paid, updates = [], []
     for round_ in range(1, rounds + 1):
         paid.append(float(course.play(round_).mean()))
@@ -341,7 +362,7 @@ def main(episodes: int, seeds: int, only: tuple[str, ...], settling: float, out:
             if (name, seed) in found:
                 continue
             row = {"variant": name, "seed": seed, "episodes": episodes, "settling": settling}
-            row |= run(VARIANTS[name], seed, episodes, settling, critic=not name.startswith(WITHOUT_CRITIC))
+            row |= run(VARIANTS[name], seed, episodes, settling)
             found[name, seed] = row
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
