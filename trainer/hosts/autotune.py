@@ -38,8 +38,9 @@ from .task_defaults import build_model
 
 logger = logging.getLogger(__name__)
 
-MIN_GROUP_SIZE = 4
-"""Fewer hosts than this in a group are not worth a thread of their own."""
+MIN_ACTIVATION_BYTES = 1 << 20
+"""Bytes of the largest activation of a group that is worth a thread of its own on a CPU: what a smaller one
+computes is outweighed by its operations, which threads issue in turn."""
 TIE_RATIO = 1.05
 """Cost of a host, relative to the best group size, up to which a larger group is preferred."""
 ABANDON_RATIO = 1.25
@@ -57,7 +58,7 @@ NUM_EPOCHS = 3
 """Least epochs per plan, those not counted in which graphs are captured and compared."""
 CLEAR_RATIO = 1.25
 """A plan that is faster by this factor is chosen at once; nearer ones are measured `NUM_SWEEPS` times."""
-MAX_ACTIVATION_BYTES = 8 << 20
+MAX_ACTIVATION_BYTES = 4 << 20
 """Bytes of the largest activation of a group of more than two hosts on a CPU, at most: far beyond its caches
 larger groups are slower, by how much depends on what else the machine does, and take memory without need."""
 RESERVED_BYTES = 192 << 20
@@ -71,17 +72,21 @@ class DoesNotFit(EsperError):
 
 
 def largest_size(config: Config, data: Task, device: torch.device) -> int:
-    """Hosts of the largest group that makes sense: on a CPU every thread is fed, and its caches suffice.
+    """Hosts of the largest group that makes sense: on a CPU every thread is fed where each has enough to do.
 
-    docs/lab/benchmarks.md says what a host costs in it beside the best size.
+    Its caches suffice, too.
+
+    docs/lab/benchmarks.md says what a host costs in it beside the best size, and what two threads gain.
     """
     hosts = config.envs.count
     if device.type != "cpu":
         return hosts
     threads = config.envs.threads or count_cores()
     model, _ = build_model(config, data)
-    fitting = MAX_ACTIVATION_BYTES // (model.widest * config.task.batch_size * torch.float32.itemsize)
-    return min(hosts, max(MIN_GROUP_SIZE, -(-hosts // threads)), max(2, fitting))
+    activation_bytes = model.widest * config.task.batch_size * torch.float32.itemsize
+    least = max(2, -(-MIN_ACTIVATION_BYTES // activation_bytes))
+    groups = min(threads, max(1, hosts // least))
+    return min(-(-hosts // groups), max(2, MAX_ACTIVATION_BYTES // activation_bytes))
 
 
 def candidate_sizes(largest: int) -> list[int]:

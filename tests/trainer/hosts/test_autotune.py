@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -54,18 +55,21 @@ def rule(hosts: int, device: str = "cpu", **changes: int) -> int:
     return largest_size(cfg, tiny(), torch.device(device))
 
 
-def test_largest_size_feeds_every_thread() -> None:
-    assert rule(1) == 1
-    assert rule(4) == 4, "a few hosts are not worth two threads"
-    assert [rule(64), rule(50), rule(9)] == [32, 25, 5]
+def test_largest_size_feeds_every_thread_that_has_enough_to_do() -> None:
+    of_batch_64 = partial(rule, task__batch_size=64)
+    few = (1, 4, 8, 12)
+    assert [of_batch_64(hosts) for hosts in few] == [*few], "a few hosts are not worth two threads"
+    assert [of_batch_64(hosts) for hosts in (16, 17, 50, 64)] == [8, 9, 25, 32]
+    assert [of_batch_64(hosts, envs__threads=16) for hosts in (16, 64)] == [8, 8]
+    assert [rule(hosts, task__batch_size=1024) for hosts in (2, 4, 8)] == [2, 2, 2], "large hosts are"
     assert rule(6, "cuda") == 6
 
 
 def test_largest_size_fits_the_caches() -> None:
     sizes = [rule(64, task__batch_size=batch) for batch in (128, 512, 1024, 4096)]
     assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] == 32
-    assert 4 < sizes[1] < 32
+    assert sizes[0] == 16
+    assert 2 <= sizes[1] < 16
     assert sizes[3] == 2
     assert rule(1, task__batch_size=4096) == 1
     assert rule(6, "cuda", task__batch_size=4096) == 6
@@ -81,7 +85,7 @@ def test_sizes_to_measure_grow_and_are_never_one() -> None:
 def test_nothing_is_measured_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock would give a run other last bits than its like."""
     monkeypatch.setattr(StepTimer, "_timed", lambda *_: pytest.fail("measured"))
-    cfg = config(8, envs__threads=2, envs__convolution="grouped")
+    cfg = config(8, envs__threads=2, task__batch_size=512, envs__convolution="grouped")
     assert choose_execution(cfg, tiny(), CPU) == Execution(group_size=4)
     cfg = config(8, envs__group_size=3, envs__convolution="unfold")
     assert choose_execution(cfg, tiny(), CPU) == Execution(group_size=3, convolution="unfold")
