@@ -165,7 +165,7 @@ def test_capture_without_memory_is_tried_again_and_ends_no_other(
     assert len(caplog.records) == failures - 1
 
 
-def test_failed_end_of_a_capture_names_the_operation_that_broke_it() -> None:
+def test_failed_end_of_capture_names_the_broken_operation() -> None:
     def capture(work: Callable[[], Any], warm_up: Callable[[], Any]) -> Any:
         try:
             raise RuntimeError("operation not permitted when stream is capturing")
