@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from esper_overwatch.protocol.codec.json_lines import plain
 from esper_overwatch.protocol.errors import PublishError, first_line
+from esper_overwatch.protocol.publishing.description import to_json_tree
 from esper_overwatch.protocol.publishing.loop_commands import CommandCall
 from esper_overwatch.protocol.publishing.run import PublishedRun, publish
 
 logger = logging.getLogger(__name__)
 
 COMMANDS = ("stop", "checkpoint")
-MAX_REPR_CHARACTERS = 1024
-_EMPTY_GROUPS = re.compile(r"^/+|/+$|(?<=/)/+")
 
 
 class TrainingRun:
@@ -47,7 +44,6 @@ class TrainingRun:
         self._resume = resume
         self._is_owner = not isinstance(run, PublishedRun)
         self._early: dict[str, CommandCall] = {}
-        self._warned: set[str] = set()
         if isinstance(run, PublishedRun):
             if resume:
                 raise PublishError(f"resume=True goes with a name; run {run.name} is published already")
@@ -63,12 +59,12 @@ class TrainingRun:
                 logged as the text `config`.
 
         Raises:
-            NameTaken: the run is live, or is there and `resume` is off.
+            NameTaken: `resume`, and the run is live.
             FolderError: a folder or a socket cannot be used.
         """
         self.config = config
         if self.run is None:
-            self.run = publish(self.name, config=to_json_tree(config), resume=self._resume)
+            self.run = publish(self.name, config=config, resume=self._resume)
             self.name, self._resume = self.run.name, True
         else:
             self.log_as_text("config", config)
@@ -77,19 +73,13 @@ class TrainingRun:
                 self._early[command] = call
 
     def log(self, values: Mapping[str, Any], step: int) -> None:
-        """Publish what can be published, with one warning for each name that cannot; empty groups are cut."""
+        """Publish what can be published, see `PublishedRun.log`."""
         if self.run is None:
             return
-        named = {_EMPTY_GROUPS.sub("", name): value for name, value in values.items()}
         try:
-            self.run.log(named, step=max(0, step))
-        except Exception as error:
-            if len(named) > 1:
-                for name, value in named.items():
-                    self.log({name: value}, step)
-            elif not named.keys() <= self._warned:
-                self._warned |= named.keys()
-                logger.warning("not published: %s", first_line(error), exc_info=True)
+            self.run.log(values, step=max(0, step))
+        except PublishError as error:  # of a run that its owner wants strict
+            logger.warning("not published: %s", first_line(error))
 
     def log_as_text(self, name: str, values: Mapping[str, Any]) -> None:
         """Publish values of any kind, as JSON in one text."""
@@ -167,15 +157,3 @@ class TrainingRun:
         if self.run is not None and self._is_owner:
             self.run.finish(error)
             self.run = None
-
-
-def to_json_tree(value: Any, depth: int = 8) -> Any:
-    """A configuration as JSON has it: what has no form there is given as text."""
-    if isinstance(value, Mapping) and depth:
-        return {str(key): to_json_tree(item, depth - 1) for key, item in value.items()}
-    if isinstance(value, list | tuple) and depth:
-        return [to_json_tree(item, depth - 1) for item in value]
-    try:
-        return plain(value)
-    except (TypeError, RecursionError):
-        return str(value)[:MAX_REPR_CHARACTERS]

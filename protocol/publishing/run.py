@@ -21,10 +21,9 @@ from numbers import Real
 from pathlib import Path
 from time import time_ns
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from esper_overwatch.protocol.codec.json_lines import plain
-from esper_overwatch.protocol.errors import NameTaken, PublishError
+from esper_overwatch.protocol.errors import PublishError
 from esper_overwatch.protocol.machine.sampler import SystemSampler
 from esper_overwatch.protocol.messages.events import (
     STOP_BY,
@@ -40,12 +39,14 @@ from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.storage.folders import StrPath
 from esper_overwatch.protocol.version import __version__
 
+from .description import Description, claim_folder, describe
 from .judgement import LoopJudge
+from .left_out import LeftOut, never_raises
 from .loop_commands import CommandCall, LoopCommands
 from .run_end import end_of, log_line
 from .summary import RunSummary
 from .value_queue import MAX_QUEUED_NUMBERS, LoggedNumbers, ValueQueue
-from .values import MAX_STEP, check_file, check_step, check_value_name, kind_of, sort_values
+from .values import MAX_STEP, Note, check_file, check_step, check_value_name, fit_step, kind_of, sort_values
 
 logger = logging.getLogger(__name__)
 
@@ -62,50 +63,44 @@ SAMPLE_SECONDS = 5.0
 def publish(
     name: str | None = None,
     *,
-    config: Mapping[str, Any] | None = None,
+    config: object = None,
     tags: Sequence[str] = (),
     notes: str = "",
     resume: bool = False,
+    strict: bool = False,
     listen: str = "",
     home: StrPath | None = None,
 ) -> PublishedRun:
     """Publish a run: viewers on this machine, through ssh or TCP see what the loop logs.
 
+    What the loop then gives never ends it: what cannot be published is left out, with a warning and a line of
+    the run's log for each name.
+
     Args:
-        name: of the run; None = one is made (`run-7f3a`).
-        config: what the run was started with: numbers, text, lists, dicts.
+        name: of the run; None = one is made (`run-7f3a`). One that is taken gets a number (`mine-2`), one
+            that cannot be a run's is made fit; the log says so.
+        config: what the run was started with: a dict, a Namespace, a dataclass or the like; what has no form
+            in JSON is given as text.
         tags: words to find it by.
         notes: what it is for.
-        resume: go on in the run of this name where there is one; else that is an error.
+        resume: go on in the run of this name where there is one.
+        strict: True raises for what is left out or changed otherwise.
         listen: `tcp://host:port` to listen on as well, for keys that are authorized.
         home: instead of `$ESPER_HOME`.
 
     Raises:
-        BadName: not a name for a run.
-        NameTaken: the run is live, or is there and `resume` is off, or is a training of `esper-daemon`.
-        PublishError: `config`, `tags` or `notes` cannot be sent.
+        NameTaken: with `resume`, the run is live, or is a training of `esper-daemon`; `strict`: or is there.
         FolderError: a folder or a socket cannot be used.
         KeysUnusable: it is to listen, and has no key or no client is authorized.
+        BadName, PublishError: `strict`: it is not a name; `config` or `tags` cannot be sent.
     """
-    about = _About(_plain_config(config or {}), _check_tags(tags), str(notes))
-    folder = RunFolder.claim(name, home=home, kind="published")
+    about = describe(config, tags, notes, strict=strict)
+    folder = claim_folder(name, resume=resume, strict=strict, home=home)
     try:
-        if folder.has_events and not resume:
-            raise NameTaken(
-                f"run {folder.name} has been published before; resume=True goes on, or choose another name"
-            )
-        return PublishedRun(folder, about, listen)
+        return PublishedRun(folder, about, listen, strict=strict)
     except BaseException:
         folder.abandon()
         raise
-
-
-class _About(NamedTuple):
-    """A run's description of itself."""
-
-    config: dict[str, Any]
-    tags: list[str]
-    notes: str
 
 
 class PublishedRun:
@@ -116,15 +111,20 @@ class PublishedRun:
         id: of the run.
         path: its folder.
         summary: last, least, greatest and mean of each metric, and values set by hand.
+        note: takes what is left out; None where the run is strict.
     """
 
-    def __init__(self, folder: RunFolder, about: _About, listen: str) -> None:
+    def __init__(
+        self, folder: RunFolder, about: Description, listen: str = "", *, strict: bool = False
+    ) -> None:
         self.name, self.id, self.path = folder.name, folder.id, folder.path
         self._ended: str | None = None
         """Why nothing can be logged any more."""
         self._max_quick = MAX_QUICK_VALUES
         """Less than none once nothing can be logged."""
-        self.summary = RunSummary(self._require_live)
+        self._left_out = LeftOut(lambda event: self._emit(event))
+        self.note: Note | None = None if strict else self._left_out
+        self.summary = RunSummary(self._require_live, self.note)
         if folder.has_events:
             self.summary.restore(folder.events)
         self._folder = folder
@@ -204,41 +204,41 @@ class PublishedRun:
 
         Args:
             values: by name; for names that are not Python's, such as `env/3/loss`. Dicts in it make groups.
-            step: where in the run; None = the one after the newest.
+            step: where in the run, a whole number from 0; None = the one after the newest.
             more: values, by name.
 
         Raises:
-            PublishError: a name, a value or the step cannot be logged, or the run has ended; logs nothing.
+            PublishError: of a run that is strict: a name, a value or the step cannot be logged, or it has
+                ended; logs nothing.
         """
-        if values is not None:
-            more = {**values, **more}
-        if step is None:
-            step = self._step + 1
-        if (
-            type(step) is int
-            and 0 <= step <= MAX_STEP
-            and more.keys() <= self._names
-            and self._kinds.issuperset(map(type, more.values()))
-            and len(more) <= self._max_quick
-            and len(self._numbers) < MAX_QUEUED_NUMBERS
-        ):
-            self._step = step
-            self._numbers.append(LoggedNumbers(time_ns(), step, more))
-        else:
-            self._log_checked(check_step(step), more)
+        try:
+            if values is not None:
+                more = {**values, **more}
+            if step is None:
+                step = self._step + 1
+            if (
+                type(step) is int
+                and 0 <= step <= MAX_STEP
+                and more.keys() <= self._names
+                and self._kinds.issuperset(map(type, more.values()))
+                and len(more) <= self._max_quick
+                and len(self._numbers) < MAX_QUEUED_NUMBERS
+            ):
+                self._step = step
+                self._numbers.append(LoggedNumbers(time_ns(), step, more))
+            else:
+                self._log_checked(step, more)
+        except Exception as error:
+            if self.note is None:
+                raise
+            self.note(f"{error!s:.160}", error)
 
-    def _log_checked(self, step: int, values: Mapping[str, Any]) -> None:
+    def _log_checked(self, step: object, values: Mapping[str, Any]) -> None:
         """`log` of what it has not seen before, or of more than plain numbers."""
         self._require_live()
-        found = sort_values(values)
-        files = {name: check_file(name, path) for name, path in found.files.items()}
-        new = found.numbers.keys() - self._names
-        if len(self._names) + len(new) > MAX_NAMES:
-            raise PublishError(
-                f"{min(new)}: the run has {len(self._names)} names already, of {MAX_NAMES}; "
-                "put what varies into the step or into an array"
-            )
-        self._names |= new
+        step = check_step(step) if self.note is None else fit_step(step, self._step, self.note)
+        found = sort_values(values, self.note)
+        self._take_names(found.numbers)
         self._kinds |= {type(number) for number in found.numbers.values() if isinstance(number, Real)}
         self._step = step
         if found.numbers:
@@ -247,9 +247,25 @@ class PublishedRun:
             self._queue.emit_array(step, name, sample)
         for name, text in found.texts.items():
             self._queue.emit_text(step, name, text)
-        for name, (path, size) in files.items():
+        for name, (path, size) in found.files.items():
             self._emit(Artifact(step=step, name=name, path=str(path), kind=kind_of(path), bytes=size))
 
+    def _take_names(self, numbers: dict[str, Any]) -> None:
+        """Know the names of numbers; those beyond the limit are left out."""
+        new = numbers.keys() - self._names
+        if (beyond := len(self._names) + len(new) - MAX_NAMES) > 0:
+            refusal = (
+                f"{min(new)}: the run has {len(self._names)} names already, of {MAX_NAMES}; "
+                "put what varies into the step or into an array"
+            )
+            if self.note is None:
+                raise PublishError(refusal)
+            self.note("more names", refusal)
+            for name in [name for name in numbers if name in new][-beyond:]:
+                del numbers[name]
+        self._names |= numbers.keys()
+
+    @never_raises
     def artifact(
         self,
         path: StrPath,
@@ -269,7 +285,7 @@ class PublishedRun:
             digest: read it here and now, and send its BLAKE2b digest.
 
         Raises:
-            PublishError: there is no such file, or the run has ended.
+            PublishError: of a run that is strict: there is no such file, or the run has ended.
         """
         self._require_live()
         file = Path(path)
@@ -287,11 +303,13 @@ class PublishedRun:
             )
         )
 
+    @never_raises
     def mark(self, text: str) -> None:
         """Note something on the run's timeline.
 
         Raises:
-            PublishError: it is empty or longer than 256 characters, or the run has ended.
+            PublishError: of a run that is strict: it is empty or longer than 256 characters, or the run has
+                ended.
         """
         self._require_live()
         if not 0 < len(text) <= MAX_NOTE_CHARACTERS:
@@ -394,6 +412,7 @@ class PublishedRun:
         server.set_state("STOPPING", reason)
         self._sampler.close()
         self._commands.close(text)
+        self._left_out.close()
         if isinstance(error, BaseException) and text is not None:
             self._emit(log_line(error))
         server.flush(FLUSH_SECONDS)
@@ -436,29 +455,6 @@ class PublishedRun:
         self.finish(error)
 
 
-def _plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration as JSON has it.
-
-    Raises:
-        PublishError: a value has no form in JSON; says which.
-    """
-    made = {}
-    for key, value in config.items():
-        try:
-            made[str(key)] = plain(value)
-        except (TypeError, RecursionError) as error:
-            raise PublishError(
-                f"config: {key} = {value!r:.80}: {error}; give numbers, text, lists, dicts"
-            ) from None
-    return made
-
-
-def _check_tags(tags: Sequence[str]) -> list[str]:
-    if isinstance(tags, str) or not all(isinstance(tag, str) and 0 < len(tag) <= 64 for tag in tags):
-        raise PublishError(f"tags = {tags!r:.80}: must be a list of words of up to 64 characters")
-    return list(tags)
-
-
 def _digest(name: str, path: Path) -> str:
     try:
         with path.open("rb") as file:
@@ -475,6 +471,7 @@ def _leave_all_to_parent() -> None:
     """In a forked child: the I/O thread, the lock and the sockets are the parent's."""
     for run in list(_live):
         run._refuse_all(f"belongs to pid {os.getppid()}, of which this is a forked child")
+        run._left_out.forget_run()
 
 
 os.register_at_fork(after_in_child=_leave_all_to_parent)

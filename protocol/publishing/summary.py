@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from math import isfinite
-from numbers import Real
 from pathlib import Path
 
 from esper_overwatch.protocol.codec.json_lines import decode_line
@@ -13,7 +12,7 @@ from esper_overwatch.protocol.errors import PublishError, WireError
 from esper_overwatch.protocol.journal.reader import lines_newest_first
 from esper_overwatch.protocol.messages.events import MetricStatistics, Scalars, Summary
 
-from .values import MAX_TEXT_CHARACTERS, as_number, check_value_name
+from .values import Note, as_number, sort_values
 
 MAX_SET_BY_HAND = 1_000
 SEND_SECONDS = 10.0
@@ -31,10 +30,11 @@ class RunSummary:
 
     Args:
         check: raises a PublishError where nothing can be set any more.
+        note: is told of what cannot be set, see `sort_values`; None = that is an error.
     """
 
-    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
-        self._check = check
+    def __init__(self, check: Callable[[], None] = lambda: None, note: Note | None = None) -> None:
+        self._check, self._note = check, note
         self._lock = threading.RLock()
         self._metrics: dict[str, MetricStatistics] = {}
         self._numbers: dict[str, int | float] = {}
@@ -48,24 +48,27 @@ class RunSummary:
         """Set a value by hand.
 
         Raises:
-            PublishError: the name or the value cannot be published, or the run has ended.
+            PublishError: of a run that is strict: the name or the value cannot be published, or it has ended.
         """
-        self._check()
-        check_value_name(name)
-        if not isinstance(value, Real | str):
-            raise PublishError(f"summary {name} = a {type(value).__name__}: must be a number or text")
-        if isinstance(value, str) and len(value) > MAX_TEXT_CHARACTERS:
-            raise PublishError(f"summary {name} = a text of {len(value)} characters: too long")
-        with self._lock:
-            if len(self._numbers.keys() | self._texts.keys() | {name}) > MAX_SET_BY_HAND:
-                raise PublishError(f"summary {name}: {MAX_SET_BY_HAND} values are set already")
-            self._numbers.pop(name, None)
-            self._texts.pop(name, None)
-            if isinstance(value, str):
-                self._texts[name] = value
-            else:
-                self._numbers[name] = as_number(value)
-            self._is_changed = self._has_news = True
+        try:
+            self._check()
+            found = sort_values({name: value}, self._note)
+            if found.arrays or found.files:
+                raise PublishError(f"summary {name} = a {type(value).__name__}: must be a number or text")
+            numbers = {name: as_number(number) for name, number in found.numbers.items()}
+            with self._lock:
+                if len({*self._numbers, *self._texts, *numbers, *found.texts}) > MAX_SET_BY_HAND:
+                    raise PublishError(f"summary {name}: {MAX_SET_BY_HAND} values are set already")
+                for each in (*numbers, *found.texts):
+                    self._numbers.pop(each, None)
+                    self._texts.pop(each, None)
+                self._numbers |= numbers
+                self._texts |= found.texts
+                self._is_changed = self._has_news = True
+        except Exception as error:
+            if self._note is None:
+                raise
+            self._note(f"summary {name}", error)
 
     def __getitem__(self, name: str) -> int | float | str:
         """Value set by hand, else the newest of a metric.

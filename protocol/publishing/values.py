@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from esper_overwatch.protocol.errors import PublishError
+from esper_overwatch.protocol.errors import PublishError, first_line
 
 MAX_NAME_CHARACTERS = 128
 MAX_DEPTH = 8
@@ -18,6 +19,9 @@ MAX_STEP = 2**63 - 1
 MAX_TEXT_CHARACTERS = 65_536
 MAX_ARRAY_VALUES = 16_384
 """Values sampled from a larger array, evenly spaced."""
+Note = Callable[[str, object], None]
+"""Takes the name of what was left out or changed, and why."""
+_DIGEST_CHARACTERS = 8
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".bmp", ".tif", ".tiff"})
 
 
@@ -37,7 +41,8 @@ class SortedValues(NamedTuple):
     """May still be tensors of a device: `as_number` waits for them."""
     arrays: dict[str, ArraySample]
     texts: dict[str, str]
-    files: dict[str, Path]
+    files: dict[str, tuple[Path, int]]
+    """Absolute path and size."""
 
 
 def check_value_name(name: object) -> str:
@@ -60,6 +65,18 @@ def check_value_name(name: object) -> str:
     )
 
 
+def fit_value_name(name: object) -> str:
+    """The name as it can be that of a value: text, no empty groups, not too long; mostly as it was."""
+    text = "".join(c if c.isprintable() else "_" for c in (name if isinstance(name, str) else str(name)))
+    parts = [part.strip() for part in text.split("/")]
+    parts = [part for part in parts if part] or ["_"]
+    fitted = "/".join([*parts[:MAX_DEPTH], ".".join(parts[MAX_DEPTH:])]).rstrip("/")
+    if len(fitted) > MAX_NAME_CHARACTERS:  # two long names stay two
+        digest = hashlib.blake2b(fitted.encode(errors="replace")).hexdigest()[:_DIGEST_CHARACTERS]
+        fitted = f"{fitted[: MAX_NAME_CHARACTERS - _DIGEST_CHARACTERS - 1].rstrip(' /')}~{digest}"
+    return fitted
+
+
 def check_step(step: object) -> int:
     """The step as an int.
 
@@ -75,34 +92,90 @@ def check_step(step: object) -> int:
     return number
 
 
-def sort_values(values: Mapping[Any, object]) -> SortedValues:
-    """Sort by kind, and copy what the loop may change later.
+def fit_step(step: Any, newest: int, note: Note) -> int:
+    """The step as an int: a number is rounded down, anything else becomes the step after the newest."""
+    try:
+        return check_step(step)
+    except PublishError as error:
+        try:
+            number = float(step)
+        except Exception:  # noqa: BLE001  of the value's own code
+            number = math.nan
+        is_within = 0 <= number < MAX_STEP
+        fitted = int(number) if is_within else min(max(newest, -1) + 1, MAX_STEP)
+        if not (is_within and number == fitted):
+            note("step", f"{error}; it is {fitted} here")
+        return fitted
+
+
+def sort_values(values: Mapping[Any, object], note: Note | None = None) -> SortedValues:
+    """Sort by kind, and copy what the loop may change later. One element is a number, whatever its shape.
+
+    Args:
+        note: is told of what cannot be logged, which is left out, and of names that were made fit; None =
+            that is an error.
 
     Raises:
-        PublishError: a name or a value cannot be logged; nothing of `values` is then logged.
+        PublishError: without `note`, a name or a value cannot be logged; nothing of `values` is then logged.
     """
     found = SortedValues({}, {}, {}, {})
-    _sort_into(found, values, "", 0)
+    _sort_into(found, values, "", 0, note)
     return found
 
 
-def _sort_into(found: SortedValues, values: Mapping[Any, object], prefix: str, depth: int) -> None:
+def _sort_into(
+    found: SortedValues, values: Mapping[Any, object], prefix: str, depth: int, note: Note | None
+) -> None:
     if depth > MAX_DEPTH:
         raise PublishError(f"{prefix[:80]}: dicts are nested more than {MAX_DEPTH} deep")
     for key, value in values.items():
-        if prefix and isinstance(key, int) and not isinstance(key, bool):
-            key = str(key)
-        name = check_value_name(prefix + key if isinstance(key, str) else key)
-        if isinstance(value, Mapping):
-            _sort_into(found, value, f"{name}/", depth + 1)
-        elif isinstance(value, str):
-            found.texts[name] = _check_text(name, value)
-        elif isinstance(value, Path):
-            found.files[name] = value
-        elif isinstance(value, Real) or getattr(value, "shape", None) == ():
-            found.numbers[name] = _take_number(name, value)
-        else:
-            found.arrays[name] = _take_sample(name, value)
+        name = prefix
+        try:
+            name = _name_of(key, prefix, note)
+            if isinstance(value, Mapping):
+                _sort_into(found, value, f"{name}/", depth + 1, note)
+            elif isinstance(value, str):
+                found.texts[name] = _check_text(name, value)
+            elif isinstance(value, Path):
+                found.files[name] = check_file(name, value)
+            elif (number := _only_number(value)) is not None:
+                found.numbers[name] = _take_number(name, number)
+            else:
+                found.arrays[name] = _take_sample(name, value)
+        except PublishError as error:
+            if note is None:
+                raise
+            note(name, error)
+        except Exception as error:  # of the value's own code
+            refusal = f"{name}: a value of type {type(value).__name__} cannot be read: {first_line(error)}"
+            if note is None:
+                raise PublishError(refusal) from error
+            note(name, refusal)
+
+
+def _name_of(key: object, prefix: str, note: Note | None) -> str:
+    if prefix and isinstance(key, int) and not isinstance(key, bool):
+        key = str(key)
+    try:
+        return check_value_name(prefix + key if isinstance(key, str) else key)
+    except PublishError as error:
+        if note is None:
+            raise
+        name = fit_value_name(f"{prefix}{key}")
+        note(name, f"{error}; it is {name!r} here")
+        return name
+
+
+def _only_number(value: Any) -> Any:
+    """The number that a value is or that it has as its only element; None where it has none, or several."""
+    shape = getattr(value, "shape", None)
+    if isinstance(value, Real) or shape == ():
+        return value
+    if isinstance(shape, tuple) and hasattr(value, "reshape"):
+        return value.reshape(()) if math.prod(shape) == 1 else None
+    if isinstance(value, list | tuple) and len(value) == 1:
+        return _only_number(value[0])
+    return None
 
 
 def _check_text(name: str, text: str) -> str:

@@ -13,8 +13,9 @@ import pytest
 
 from esper_overwatch import connect, publish
 from esper_overwatch.protocol.errors import NameTaken, PublishError
-from esper_overwatch.protocol.integrations.training_run import TrainingRun, to_json_tree
+from esper_overwatch.protocol.integrations.training_run import TrainingRun
 from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.publishing.description import to_json_tree
 from esper_overwatch.protocol.storage.folders import esper_home
 
 from .viewer import journal
@@ -38,8 +39,8 @@ def test_values_that_cannot_be_published_are_left_out(caplog: pytest.LogCaptureF
     rows = {step: {} for step in range(3)}
     for event in journal("left-out", ev.Scalars):
         rows[event.step] |= event.values
-    assert rows == {step: {"loss": 0.5, "group/acc": 1.0} for step in range(3)}
-    assert [r.message.split(":")[0] for r in caplog.records] == ["not published", "not published"]
+    assert rows == {step: {"loss": 0.5, "group/acc": 1.0, "_": 2.0} for step in range(3)}
+    assert [r.message.split(":")[0] for r in caplog.records] == ["not published as given"] * 3
 
 
 def test_run_ended_by_its_owner_does_not_end_training(caplog: pytest.LogCaptureFixture) -> None:
@@ -58,12 +59,15 @@ def test_run_ended_by_its_owner_does_not_end_training(caplog: pytest.LogCaptureF
         TrainingRun(run, resume=True)
 
 
-def test_taken_name_is_refused_before_training() -> None:
-    first = TrainingRun("taken")
+def test_taken_name_gets_a_number() -> None:
+    first, second = TrainingRun("taken"), TrainingRun("taken")
     first.start({})
+    second.start({})
+    assert (first.name, second.name) == ("taken", "taken-2")
     with pytest.raises(NameTaken, match="held by"):
-        TrainingRun("taken").start({})
+        TrainingRun("taken", resume=True).start({})
     first.finish()
+    second.finish()
 
 
 def test_second_training_goes_on_in_the_run() -> None:
@@ -72,8 +76,6 @@ def test_second_training_goes_on_in_the_run() -> None:
         training.start({"step": step})
         training.log({"loss": 1.0}, step)
         training.finish()
-    with pytest.raises(NameTaken, match="resume=True"):
-        TrainingRun("twice").start({})
     again = TrainingRun("twice", resume=True)
     again.start({})
     again.log({"loss": 1.0}, 7)

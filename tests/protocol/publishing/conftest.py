@@ -31,3 +31,9 @@ def start_run(home: Path) -> Iterator[Publish]:
 def run(start_run: Publish) -> PublishedRun:
     """One, without a configuration."""
     return start_run()
+
+
+@pytest.fixture
+def strict_run(start_run: Publish) -> PublishedRun:
+    """One that raises for what it cannot publish."""
+    return start_run(strict=True)

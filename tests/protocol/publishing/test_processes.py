@@ -137,7 +137,7 @@ FORKING = """
 import os, sys
 from esper_overwatch import publish
 from esper_overwatch.protocol.errors import PublishError
-with publish("loop") as run:
+with publish("loop", strict=True) as run:
     run.log(loss=1.0)
     child = os.fork()
     if child == 0:

@@ -17,10 +17,13 @@ from esper_overwatch.protocol.publishing.summary import RunSummary
 from esper_overwatch.protocol.publishing.value_queue import MAX_BINS, make_histogram
 from esper_overwatch.protocol.publishing.values import (
     MAX_ARRAY_VALUES,
+    MAX_STEP,
     ArraySample,
     SortedValues,
     check_step,
     check_value_name,
+    fit_step,
+    fit_value_name,
     sort_values,
 )
 from tests.protocol.values import floats, same
@@ -70,6 +73,42 @@ def test_any_log_is_taken_or_refused_in_one_line(values: dict[Any, Any]) -> None
     for sample in found.arrays.values():
         made = make_histogram(0, "x", sample)
         assert made.sampled == made.size == sum(made.counts) + made.nonfinite
+
+
+class Hostile:
+    """Raises whatever it is asked, but for what Python itself asks."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return object.__getattribute__(self, name)
+        raise ValueError("asked")
+
+    def __float__(self) -> float:
+        raise ValueError("asked")
+
+
+wild = st.one_of(anything, st.builds(Hostile), st.text(max_size=300), st.dictionaries(st.none(), anything))
+
+
+@given(
+    st.dictionaries(st.one_of(st.text(max_size=140), st.floats(), st.none()), wild, max_size=5),
+    st.one_of(anything, st.builds(Hostile)),
+)
+def test_with_a_note_nothing_is_refused(values: dict[Any, Any], step: Any) -> None:
+    told: dict[str, object] = {}
+    found = sort_values(values, told.__setitem__)
+    kept = [*found.numbers, *found.arrays, *found.texts, *found.files]
+    assert [check_value_name(name) for name in kept] == kept
+    assert 0 <= fit_step(step, 7, told.__setitem__) <= MAX_STEP
+    assert len(kept) + len(told) >= len({fit_value_name(key) for key in values}) - sum(
+        isinstance(value, dict) for value in values.values()
+    )
+
+
+@given(st.text(max_size=400))
+def test_fitted_names_are_names_and_stay(text: str) -> None:
+    fitted = fit_value_name(text)
+    assert check_value_name(fitted) == fitted == fit_value_name(fitted)
 
 
 @given(st.dictionaries(names, numbers, max_size=5))
@@ -128,7 +167,7 @@ def test_histogram_agrees_with_numpy() -> None:
     assert math.isclose(made.std, values.std(), rel_tol=1e-12)
 
 
-@given(st.integers(1, 10 * MAX_ARRAY_VALUES))
+@given(st.integers(2, 10 * MAX_ARRAY_VALUES))
 def test_sample_of_an_array_is_bounded(size: int) -> None:
     sample = sort_values({"x": np.zeros(size, np.int8)}).arrays["x"]
     assert sample.size == size
