@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from esper_overwatch.protocol.errors import PublishError, first_line
+from esper_overwatch.protocol.errors import EsperError, PublishError, first_line
 from esper_overwatch.protocol.publishing.description import to_json_tree
 from esper_overwatch.protocol.publishing.loop_commands import CommandCall
 from esper_overwatch.protocol.publishing.run import PublishedRun, publish
@@ -41,7 +41,7 @@ class TrainingRun:
         """Name of the run; None where one is to be made."""
         self.config: Mapping[str, Any] = {}
         """Given to `start`."""
-        self._resume = resume
+        self._resume, self._has_run = resume, False
         self._is_owner = not isinstance(run, PublishedRun)
         self._early: dict[str, CommandCall] = {}
         if isinstance(run, PublishedRun):
@@ -65,7 +65,7 @@ class TrainingRun:
         self.config = config
         if self.run is None:
             self.run = publish(self.name, config=config, resume=self._resume)
-            self.name, self._resume = self.run.name, True
+            self.name, self._resume, self._has_run = self.run.name, True, True
         else:
             self.log_as_text("config", config)
         for command in COMMANDS:
@@ -73,12 +73,16 @@ class TrainingRun:
                 self._early[command] = call
 
     def log(self, values: Mapping[str, Any], step: int) -> None:
-        """Publish what can be published, see `PublishedRun.log`."""
-        if self.run is None:
-            return
+        """Publish what can be published, see `PublishedRun.log`; after `finish` the run goes on.
+
+        So an evaluation after the training is in the same run, which the interpreter's end ends then.
+        """
         try:
-            self.run.log(values, step=max(0, step))
-        except PublishError as error:  # of a run that its owner wants strict
+            if self.run is None and self._is_owner and self._has_run:
+                self.start(self.config)
+            if self.run is not None:
+                self.run.log(values, step=max(0, step))
+        except EsperError as error:  # it cannot go on, or is of an owner who wants it strict
             logger.warning("not published: %s", first_line(error))
 
     def log_as_text(self, name: str, values: Mapping[str, Any]) -> None:

@@ -83,12 +83,17 @@ def test_viewer_follows_saves_and_ends_a_training(tmp_path: Path) -> None:
     assert seen.artifacts[f"checkpoint/{folder.name}/model.safetensors"] == str(folder / "model.safetensors")
     with safe_open(folder / "model.safetensors", "pt") as weights:
         assert "transformer.wte.weight" in weights.keys()  # noqa: SIM118 -- it is no dict
-    trainer = make_trainer(HuggingFaceCallback("words", resume=True), tmp_path, max_steps=10**6 + 1)
+    callback = HuggingFaceCallback("words", resume=True)
+    trainer = make_trainer(callback, tmp_path, max_steps=10**6 + 1)
     step = int(folder.name.rpartition("-")[2])
     trainer.args.max_steps = step + 2
     trainer.train(resume_from_checkpoint=str(folder))
     assert [e.step for e in journal("words", ev.Scalars)][-3:] == [step + 1, step + 2, step + 2]
     assert [e.reason for e in journal("words", ev.RunStopped)][-1] == "finished"
+    trainer.evaluate()
+    callback.on_train_end(trainer.args, trainer.state, trainer.control)
+    last = journal("words", ev.Scalars)[-1]
+    assert (last.step, "eval/loss" in last.values) == (step + 2, True), "an evaluation after the training"
 
 
 @pytest.mark.nightly

@@ -35,12 +35,23 @@ def test_values_that_cannot_be_published_are_left_out(caplog: pytest.LogCaptureF
         for step in range(3):
             training.log({"loss": 0.5, "bad": object(), "/group//acc/": 1.0, "": 2.0}, step)
     training.finish()
-    training.log({"loss": 9.0}, 9)
     rows = {step: {} for step in range(3)}
     for event in journal("left-out", ev.Scalars):
         rows[event.step] |= event.values
     assert rows == {step: {"loss": 0.5, "group/acc": 1.0, "_": 2.0} for step in range(3)}
     assert [r.message.split(":")[0] for r in caplog.records] == ["not published as given"] * 3
+
+
+def test_log_after_the_training_goes_on_in_its_run() -> None:
+    training = TrainingRun("again")
+    training.start({"lr": 0.1})
+    training.log({"loss": 0.5}, 3)
+    training.finish()
+    training.log({"eval/loss": 0.4}, 3)
+    training.finish()
+    assert [e.values for e in journal("again", ev.Scalars)] == [{"loss": 0.5}, {"eval/loss": 0.4}]
+    assert [e.config for e in journal("again", ev.RunStarted)] == [{"lr": 0.1}] * 2
+    assert len(journal("again", ev.RunStopped)) == 2
 
 
 def test_run_ended_by_its_owner_does_not_end_training(caplog: pytest.LogCaptureFixture) -> None:
