@@ -7,7 +7,10 @@ BIN := .venv/bin
 # A third of the tests' time they wait for clocks and other processes: four at a time keep two cores busy.
 PYTEST := $(BIN)/python scripts/pytest-flaky -q -n 4 --dist worksteal
 RUN ?= first-light
-BENCHES := $(filter-out benchmarks/report.py benchmarks/daemon_rounds.py benchmarks/engine_worker.py benchmarks/gpu.py,$(wildcard benchmarks/[a-z]*.py))
+PARTS := report daemon_rounds engine_worker monitors prior_art_worker
+# They need a device, a file of results, a checkout.
+APART := gpu policy_variants prior_art
+BENCHES := $(filter-out $(patsubst %,benchmarks/%.py,$(PARTS) $(APART)),$(wildcard benchmarks/[a-z]*.py))
 
 # Kept bytecode halves the start of torch, and of the tests; some CI machines turn it off.
 unexport PYTHONDONTWRITEBYTECODE

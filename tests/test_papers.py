@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,20 @@ def anchors(page: Path) -> set[str]:
 def test_files_named_in_a_page_exist(page: str) -> None:
     missing = {path for path in PATH.findall(text_of(page)) if not (ROOT / path).exists()}
     assert not missing
+
+
+def test_make_bench_runs_the_commands_that_its_page_says() -> None:
+    said = subprocess.run(
+        ["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    run = set(re.findall(r"benchmarks/(\w+)\.py", said.splitlines()[-1]))
+    rows = [line for line in text_of("docs/lab/benchmarks").splitlines() if line.startswith("| `.venv")]
+    apart = {row for row in rows if "Not part of `make bench`" in row}
+    names = {row: re.findall(r"benchmarks\.(\w+)", row)[0] for row in rows}
+    assert not run & {names[row] for row in apart}
+    assert {names[row] for row in rows if row not in apart} <= run
+    programs = {p.stem for p in (ROOT / "benchmarks").glob("*.py") if "__main__" in p.read_text("utf-8")}
+    assert run <= programs, "each is a command"
 
 
 @pytest.mark.parametrize("page", PAGES)
