@@ -15,16 +15,23 @@ BENCHES := $(filter-out $(patsubst %,benchmarks/%.py,$(PARTS) $(APART)),$(wildca
 # Kept bytecode halves the start of torch, and of the tests; some CI machines turn it off.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-all nightly lint bench docs site man clean
+.PHONY: run test test-all pytest pytest-all nightly lint ruff mypy bench docs site man clean
 
 run: .venv/trainer
 	@scripts/run "$(RUN)"
 
-test: .venv/dev lint
+# mypy keeps one core busy: beside the tests it costs half of its time.
+test: .venv/dev ruff
+	@$(MAKE) --no-print-directory -j 2 mypy pytest
+
+test-all: .venv/dev ruff
+	@$(MAKE) --no-print-directory -j 2 mypy pytest-all
+
+pytest: .venv/dev
 	@echo "== pytest"
 	$(PYTEST)
 
-test-all: .venv/dev lint
+pytest-all: .venv/dev
 	@echo "== pytest, with the slow ones"
 	$(PYTEST) -m 'not soak and not nightly'
 
@@ -38,10 +45,14 @@ nightly: .venv/dev
 	@echo "== a long soak"
 	SOAK_SECONDS=600 $(BIN)/pytest -q -m soak tests/protocol/test_soak.py
 
-lint: .venv/dev
+lint: ruff mypy
+
+ruff: .venv/dev
 	@echo "== ruff"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+mypy: .venv/dev
 	@echo "== mypy"
 	@$(BIN)/mypy
 
