@@ -96,14 +96,16 @@ def to_json_tree(value: Any, depth: int = 8) -> Any:
         if (held := _settings_of(value)) is not None and depth:
             return to_json_tree(held, depth - 1)
         return plain(value)
-    except Exception:  # noqa: BLE001  of the value's own code, too
+    except Exception:  # of the value's own code, too
+        logger.debug("a part of the configuration is given as text", exc_info=True)
         return _text_of(value)
 
 
 def _key_for(key: Any) -> str:
     try:
         return next(iter(plain({key: None})))  # type: ignore[no-any-return]
-    except Exception:  # noqa: BLE001  of the key's own code, too
+    except Exception:  # of the key's own code, too
+        logger.debug("a key of the configuration is given as text", exc_info=True)
         return _text_of(key)
 
 
@@ -125,7 +127,8 @@ def _settings_of(value: Any) -> Mapping[str, Any] | None:
 def _text_of(value: object) -> str:
     try:
         return str(value)[:MAX_REPR_CHARACTERS].encode("utf-8", "backslashreplace").decode()
-    except Exception:  # noqa: BLE001  of the value's own code
+    except Exception:  # of the value's own code
+        logger.debug("a part of the configuration has no text", exc_info=True)
         return f"a {type(value).__name__}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from esper_overwatch.protocol.errors import PublishError, first_line
+
+logger = logging.getLogger(__name__)
 
 MAX_NAME_CHARACTERS = 128
 MAX_DEPTH = 8
@@ -99,7 +102,8 @@ def fit_step(step: Any, newest: int, note: Note) -> int:
     except PublishError as error:
         try:
             number = float(step)
-        except Exception:  # noqa: BLE001  of the value's own code
+        except Exception:  # of the value's own code
+            logger.debug("a step is no number", exc_info=True)
             number = math.nan
         is_within = 0 <= number < MAX_STEP
         fitted = int(number) if is_within else min(max(newest, -1) + 1, MAX_STEP)
