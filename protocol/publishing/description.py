@@ -113,10 +113,9 @@ def _settings_of(value: Any) -> Mapping[str, Any] | None:
     """Attributes of an object that is made to hold them."""
     if isinstance(value, type):
         return None
-    for name in ("model_dump", "_asdict"):  # pydantic's, a NamedTuple's
-        if callable(getattr(value, name, None)):
-            found = getattr(value, name)()
-            return found if isinstance(found, Mapping) else None
+    if callable(dump := getattr(value, "model_dump", None)):  # pydantic's
+        found = dump()
+        return found if isinstance(found, Mapping) else None
     is_record = hasattr(value, "__dataclass_fields__") or hasattr(value, "__attrs_attrs__")
     if is_record or type(value).__name__ in ("Namespace", "SimpleNamespace"):
         names: Any = getattr(value, "__dict__", None) or getattr(type(value), "__slots__", ())

@@ -103,7 +103,7 @@ def fit_step(step: Any, newest: int, note: Note) -> int:
         try:
             number = float(step)
         except Exception:  # of the value's own code
-            logger.debug("a step is no number", exc_info=True)
+            logger.debug("the step cannot be read as a number", exc_info=True)
             number = math.nan
         is_within = 0 <= number < MAX_STEP
         fitted = int(number) if is_within else min(max(newest, -1) + 1, MAX_STEP)

@@ -325,6 +325,13 @@ class Held(NamedTuple):
     path: Path
 
 
+class Model:
+    """As pydantic's."""
+
+    def model_dump(self) -> dict[str, Any]:
+        return {"width": 8}
+
+
 @dataclass
 class Settings:
     """As a user's."""
@@ -337,6 +344,7 @@ class Settings:
 def test_configuration_may_be_of_any_kind(start_run: Publish) -> None:
     dtype = np.dtype("float32")
     config = Namespace(out=Path("/x"), opt=Settings(0.1, dtype), sizes={3}, big=2**100, held=Held(Path("/y")))
+    config.model = Model()
     run = start_run("any", config=config, tags="word", notes=7)
     (started,) = logged(run, ev.RunStarted)
     assert started.config == {
@@ -345,6 +353,7 @@ def test_configuration_may_be_of_any_kind(start_run: Publish) -> None:
         "sizes": [3],
         "big": str(2**100),
         "held": ["/y"],
+        "model": {"width": 8},
     }
     assert (started.tags, started.notes) == (["word"], "7")
 
