@@ -13,6 +13,7 @@ from esper_overwatch.trainer.config.load import load
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.measurements import Measurements
 from esper_overwatch.trainer.policy.agent import Agent, PolicyMismatch
+from esper_overwatch.trainer.policy.coefficients import Coefficients
 from esper_overwatch.trainer.policy.gae import gae
 from esper_overwatch.trainer.policy.observation import LAYOUT_VERSION
 from esper_overwatch.trainer.policy.ppo import ppo_loss
@@ -195,7 +196,7 @@ def test_deciding_and_learning_compile_whole_and_equal_eager() -> None:
     agent, reward = make(config("episode_epochs=2"))
     rollout, _ = play(agent, reward, 1)
     assert agent.ppo is not None
-    network, space, coefficients = agent.ppo.network, agent.space, agent.ppo.coefficients
+    network, space, coefficients = agent.ppo.network, agent.space, Coefficients.of(agent.ppo.cfg, 0)
     hidden = network.initial(4)
     uniform = torch.rand(*rollout.reward.shape, len(HEAD_NAMES))
     advantage, returns = gae(rollout.reward, rollout.value, gamma=0.99, lam=0.95)
