@@ -101,7 +101,12 @@ class Episodes:
             self.reports.begin_epoch(hooks, self.epoch, epochs)
             try:
                 with hooks.phase("train"):
-                    trained = self.population.run_epoch(self.round, self.epoch, layers=hooks.layer_envs)
+                    trained = self.population.run_epoch(
+                        self.round,
+                        self.epoch,
+                        layers=hooks.layer_envs,
+                        growth=self.actor.looks_at_growth(self.epoch + 1),
+                    )
             except Exception:
                 with suppress(Exception):  # of the two, the failure is what is to be known
                     self.reports.report_late(hooks, self.epoch, epochs)

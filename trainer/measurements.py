@@ -58,6 +58,8 @@ class Measurements:
     """[N, S] as `host_grad_norm`, of each seed; NaN where no seed ran."""
     seed_health: Tensor
     """[N, S] as `host_health`, of each seed; NaN where no seed ran."""
+    growth: Tensor
+    """[N, S, 4] of each empty slot, see `hosts.growth_score`; NaN where not measured."""
     parameters: Tensor
     """[N] parameters of the host and its live seeds; of these those that have fossilised, where only they are
     validated (`reward.only_fossilized`)."""
@@ -72,6 +74,7 @@ class Measurements:
             "interaction": (n, s, s),
             "seed_grad_norm": (n, s),
             "seed_health": (n, s),
+            "growth": (n, s, 4),
             "seed_parameters": (n, s),
         }
         values = {

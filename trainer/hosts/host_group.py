@@ -28,6 +28,7 @@ from . import slot_plan as plan
 from .env_tasks import DatasetSplits
 from .gradients import LayerTensors
 from .group_statistics import GroupStatistics, TrainResult
+from .growth_score import NUM_BATCHES, growth_scores, kernel_gradient
 from .masked_validation import MaskedTree, MaskedValidation
 from .model import HostModel
 from .optimizer import ParameterGroup, StackedSGD, padded_zeros
@@ -323,13 +324,41 @@ class HostGroup:
             self.loss_scale.unscale(rows)
         return loss.detach(), hits, rows
 
+    def growth(self, round_: int, epoch: int) -> Tensor:
+        """What each slot would gain from new weights after that epoch, [n, S, 4], see `growth_score`.
+
+        Measured on the first batches of the next epoch, with the seeds that there are.
+        """
+        first = (epoch + 1) * self._config.task.batches_per_epoch
+        batches = [self._kernels(*self.batches.at(round_, first + i)) for i in range(NUM_BATCHES)]
+        return torch.stack([growth_scores(kernels) for kernels in zip(*batches, strict=True)], 1)
+
+    def _kernels(self, x: Tensor, labels: Tensor) -> list[Tensor]:
+        """The gradient of an imagined kernel in each slot, for one batch."""
+        weights = {name: leaf.detach() for name, leaf in self._leaves.items()}
+        entered: list[Tensor] = []
+        with autocast(self._amp, self.envs.device):
+            loss, _ = self._forward(self._runs, weights, x, labels, None, entered)
+        found = torch.autograd.grad(loss.sum(), entered)
+        n, causal = len(self), self._model.causal
+        return [kernel_gradient(x.detach(), g, n, causal=causal) for x, g in zip(entered, found, strict=True)]
+
     def _forward(
-        self, runs: Runs, weights: Parameters, x: Tensor, labels: Tensor, dropout_keys: Tensor | None
+        self,
+        runs: Runs,
+        weights: Parameters,
+        x: Tensor,
+        labels: Tensor,
+        dropout_keys: Tensor | None,
+        entered: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Loss [n] and correct answers [n] of one batch."""
+        """Loss [n] and correct answers [n] of one batch; what enters the slots is appended to `entered`."""
         n = labels.shape[0]
         for slot, planned in enumerate(runs):
             x = self._model.train_block(slot, x, weights, dropout_keys)
+            if entered is not None:
+                x = x if x.requires_grad else x.requires_grad_()
+                entered.append(x)
             x = self._pool.run(slot, x, n, planned, weights)
         logits = self._model.head(x, weights).to(self._dtype)
         if self._absent is not None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper_overwatch.protocol.machine.cgroup import count_cores
-from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, WITH_SEED, Stage, Style
 from esper_overwatch.trainer.compute import rng
 from esper_overwatch.trainer.compute.compiler import Compiler
 from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
@@ -33,6 +33,7 @@ from .executor import GroupExecutor
 from .failed_env import FailedEnvCapture
 from .gradients import LayerTensors
 from .group_statistics import TrainResult
+from .growth_score import SCORES
 from .host_group import HostGroup
 from .slot_plan import Codes, Topology
 from .task_defaults import build_model
@@ -68,6 +69,7 @@ class GroupEpoch(NamedTuple):
 
     trained: TrainResult
     score: Score
+    growth: Tensor | None
     train_seconds: float
     validate_seconds: float
 
@@ -229,12 +231,15 @@ class Population:
             topology, is_measured=select_contributions(topology.blended, age, self._budget)
         )
 
-    def run_epoch(self, round_: int, epoch: int, *, layers: Tensor | None = None) -> EpochResult:
+    def run_epoch(
+        self, round_: int, epoch: int, *, layers: Tensor | None = None, growth: bool = False
+    ) -> EpochResult:
         """Train every host for an epoch and validate it, each group as soon as it has trained.
 
         Args:
             epoch: from 0 within the round.
             layers: bool [N], envs whose layers to measure; None = none.
+            growth: whether to measure what empty slots would gain from new weights.
         """
         assert self._topology is not None, "set_topology comes first"
         pairs = select_pairs(self._topology.is_measured, epoch, self._budget)
@@ -248,7 +253,8 @@ class Population:
             trained = group.train(round_, epoch, None if layers is None else layers[start:stop])
             halfway = time.perf_counter()
             score = group.validate(round_, epoch, None if fossils is None else fossils.rows(start, stop))
-            return GroupEpoch(trained, score, halfway - begun, time.perf_counter() - halfway)
+            scores = group.growth(round_, epoch) if growth else None
+            return GroupEpoch(trained, score, scores, halfway - begun, time.perf_counter() - halfway)
 
         self._position = (round_, epoch)
         for place, number in zip(self._position_on_device, self._position, strict=True):
@@ -260,6 +266,10 @@ class Population:
         parts = [part.layers for part in trained if part.layers is not None]
         layer_tensors = LayerTensors.joined(parts) if parts else None
         measurements = self._join_measurements(trained, scores, only_fossilized=fossils is not None)
+        if growth:
+            scored = torch.cat([part.growth for part in done if part.growth is not None])
+            taken = is_in(self.table.stage, WITH_SEED).unsqueeze(-1)
+            measurements.growth = scored.masked_fill(taken, torch.nan)
         self.table.record_contribution(measurements.contribution)
         self.table.record_interaction(measurements.interaction)
         return EpochResult(measurements, layer_tensors, seconds, self._scaling(trained))
@@ -438,6 +448,7 @@ class Population:
             host_health=torch.cat([t.host_health for t in trained]),
             seed_grad_norm=torch.cat([t.seed_grad_norm for t in trained]),
             seed_health=torch.cat([t.seed_health for t in trained]),
+            growth=torch.full((*self.table.shape, len(SCORES)), torch.nan, device=self._device),
             parameters=self.parameters_host + counted.sum(1),
             seed_parameters=seed_parameters,
         )

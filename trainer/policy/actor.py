@@ -181,6 +181,10 @@ class Actor:
         """Reset the recurrent state of the envs bool [N], whose hosts were rolled back."""
         self._reset = self._reset | envs
 
+    def looks_at_growth(self, epoch: int) -> bool:
+        """Whether what empty slots would gain matters to the decision of an epoch."""
+        return self.plans is not None and epoch in self.plans.epochs
+
     @torch.no_grad()
     def act(self, table: SlotTable, measurements: Measurements, legal: Tensor, epoch: int) -> Decision:
         """Choose one action per env.

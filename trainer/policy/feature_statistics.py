@@ -41,6 +41,10 @@ SLOT_GROUPS: dict[str, tuple[str, ...]] = {
     "contribution": ("contribution", "contribution_velocity", "accuracy_since_stage"),
     "interaction": ("interaction", "interaction_best"),
     "seed_gradient": ("grad_norm_log10", "health"),
+    "growth": (
+        *("new_weights_norm_log10", "new_weights_agreement"),
+        *("new_kernel_norm_log10", "new_kernel_agreement"),
+    ),
     "stage": tuple(stage.name.lower() for stage in Stage),
     "durations": ("contribution_age", "epochs_in_stage", "age", "embargo", "tempo", "ramp_left"),
     "blend": (

@@ -19,7 +19,7 @@ from esper_overwatch.protocol.messages.vocabulary import Curve, Op, Stage, Style
 from esper_overwatch.trainer.measurements import Measurements
 from esper_overwatch.trainer.seeds.table import SlotTable
 
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 """Changes whenever a column does; a checkpoint of another version is refused."""
 
 NUM_HISTORY_EPOCHS = 3
@@ -50,6 +50,10 @@ _SLOT_MEASURED = (
     "health",
     "interaction",
     "interaction_best",
+    "new_weights_norm_log10",
+    "new_weights_agreement",
+    "new_kernel_norm_log10",
+    "new_kernel_agreement",
 )
 _SLOT_PLAIN = (
     *(stage.name.lower() for stage in Stage),
@@ -229,8 +233,14 @@ def _slot_measured(table: SlotTable, measurements: Measurements) -> Tensor:
         measurements.seed_health,
         total,
         largest.masked_fill(total.isnan(), math.nan),
+        *_growth(measurements.growth),
     ]
     return torch.stack(columns, -1)
+
+
+def _growth(growth: Tensor) -> list[Tensor]:
+    weights, weights_agreement, kernel, kernel_agreement = growth.unbind(-1)
+    return [_log10(weights), weights_agreement, _log10(kernel), kernel_agreement]
 
 
 def _features(measured: Tensor, plain: Tensor) -> Tensor:

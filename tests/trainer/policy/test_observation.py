@@ -136,6 +136,10 @@ GOLDEN_SLOT = {
     "health": 0.5,
     "interaction": 0.125,
     "interaction_best": 0.125,
+    "new_weights_norm_log10": math.nan,
+    "new_weights_agreement": math.nan,
+    "new_kernel_norm_log10": math.nan,
+    "new_kernel_agreement": math.nan,
     "no_contribution": 0,
     "no_contribution_velocity": 0,
     "no_accuracy_since_stage": 0,
@@ -143,6 +147,10 @@ GOLDEN_SLOT = {
     "no_health": 0,
     "no_interaction": 0,
     "no_interaction_best": 0,
+    "no_new_weights_norm_log10": 1,
+    "no_new_weights_agreement": 1,
+    "no_new_kernel_norm_log10": 1,
+    "no_new_kernel_agreement": 1,
     "dormant": 0,
     "germinated": 0,
     "training": 0,
@@ -173,7 +181,7 @@ GOLDEN_SLOT = {
     "parameters_log": math.log(1.8),
     "last_action": 1,
 }
-"""Layout 2, in order: after a change of either, `LAYOUT_VERSION` is another."""
+"""Layout 4, in order: after a change of either, `LAYOUT_VERSION` is another."""
 
 
 def golden_state() -> tuple[ObservationBuilder, SlotTable, Measurements]:
@@ -197,10 +205,10 @@ def golden_state() -> tuple[ObservationBuilder, SlotTable, Measurements]:
     return watch, table, now
 
 
-def test_layout_3_column_by_column() -> None:
+def test_layout_4_column_by_column() -> None:
     watch, table, now = golden_state()
     seen = watch.observe(table, now, 3)
-    assert LAYOUT_VERSION == 3
+    assert LAYOUT_VERSION == 4
     assert tuple(GOLDEN_BASE) == BASE_COLUMNS.names
     assert tuple(GOLDEN_SLOT) == SLOT_COLUMNS.names
     golden = torch.tensor(list(GOLDEN_BASE.values()))
@@ -220,6 +228,16 @@ def test_an_empty_slot_shows_no_seed() -> None:
         torch.testing.assert_close(
             seen.slot[empty], torch.tensor(list(expected.values())), equal_nan=True, atol=1e-6, rtol=0
         )
+
+
+def test_what_an_empty_slot_would_gain_is_shown() -> None:
+    watch, table, now = golden_state()
+    now.growth[0, 0] = torch.tensor([0.01, 0.5, 0.0, -0.1])
+    seen = watch.observe(table, now, 3)
+    shown = [slot(seen, name, 0) for name in SLOT_COLUMNS.measured[-4:]]
+    assert shown == pytest.approx([-2.0, 0.5, -8.0, -0.1])
+    assert slot(seen, "no_new_kernel_norm_log10", 0) == 0
+    assert slot(seen, "no_new_kernel_norm_log10", 1) == 1
 
 
 def test_interactions_are_those_with_seeds_still_blended() -> None:

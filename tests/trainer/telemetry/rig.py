@@ -202,6 +202,7 @@ class Rig:
             host_health=torch.ones(n),
             seed_grad_norm=torch.where(runs, noisy(0.5, n, s), nan),
             seed_health=torch.where(runs, torch.ones(n, s), nan),
+            growth=torch.full((n, s, 4), float("nan")),
             parameters=torch.full((n,), 274),
             seed_parameters=torch.zeros(n, s, dtype=torch.int64),
         )
