@@ -44,12 +44,8 @@ SMALL_OPTIONS = (
     "envs.convolution=grouped",
     "task.batch_size=32",
     "ppo.target_kl=0.03",
-    "teacher.search_rounds=3",
-    "teacher.demonstration_rounds=1",
-    "teacher.plant_epoch=0",
 )
-"""The small comparison, on the digits: 5 rounds of 8 envs, 4 of them a teacher's; they are executed in one
-way on every machine."""
+"""The small comparison, on the digits; executed in one way on every machine."""
 Targets = dict[str, tuple[str, float]]
 
 

@@ -94,7 +94,7 @@ VARIANTS = {
     "every epoch, eight heads, 1 copy": Variant(("policy.decision_epochs=", "envs.copies=1")),
 }
 COMMON = (
-    *("device=cpu", "teacher.search_rounds=0", "policy.decision_epochs=1,3,5", "envs.copies=4"),
+    *("device=cpu", "policy.decision_epochs=1,3,5", "envs.copies=4"),
     *("ppo.learning_rate=0.001", "ppo.target_kl=0.05", "ppo.entropy_coefficient=0.05"),
     *("ppo.entropy_final=0.005", "ppo.entropy_rounds=ROUNDS", "reward.rent=0.1"),
 )

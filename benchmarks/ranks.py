@@ -26,8 +26,9 @@ from esper_overwatch.trainer.compute.process_group import ProcessGroup
 from esper_overwatch.trainer.config.load import load as configured
 from esper_overwatch.trainer.data.registry import load
 from esper_overwatch.trainer.episode_table import PolicyEvaluation
-from esper_overwatch.trainer.hooks import Learned, StopRun
+from esper_overwatch.trainer.hooks import StopRun
 from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.ranks import orders
 from esper_overwatch.trainer.ranks.rank_report import RankReport, encode
 from esper_overwatch.trainer.ranks.rank_zero import RankZero
@@ -78,7 +79,7 @@ class FrameHooks:
         if epoch == 2:
             raise StopRun("enough", checkpoint=False)
 
-    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None: ...
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...
 
     def on_progress(self, done: int, total: int) -> None: ...
 

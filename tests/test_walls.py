@@ -64,7 +64,6 @@ FLOORS: dict[str, list[set[str]]] = {
         {"episodes"},
         {"evaluation"},
         {"loop"},
-        {"teaching"},
         {"control"},
         {"ranks"},
         {"doctor", "metrics", "query", "sweep"},
@@ -101,7 +100,6 @@ TRAINING = {
     "episode_table",
     "evaluation",
     "loop",
-    "teaching",
 }
 KNOWN_TO_TRAINING = {
     "protocol.messages.vocabulary",

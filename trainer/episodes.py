@@ -143,16 +143,12 @@ class Episodes:
         self.round += 1
         hooks.on_round_begin(self.round)
         self.population.begin_episode(self.round)
-        self.begin_acting()
+        self.actor.begin_episode(self.round)
         self.reward.begin_episode()
         self.governor.begin_episode()
         self.set_guess()
         self.measurements = Measurements.unmeasured(*self.table.shape, self.table.stage.device)
         self.transfer(self.decide(hooks), hooks)
-
-    def begin_acting(self) -> None:
-        """Prepare the actor for an episode whose tasks are drawn."""
-        self.actor.begin_episode(self.round)
 
     def set_guess(self) -> None:
         """Tell those who compare with a guess what it is worth, where each env learns a task of its own."""

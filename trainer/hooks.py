@@ -15,12 +15,8 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from .episode_table import PolicyEvaluation
-from .policy.teacher import TeacherReport
 from .policy.update_statistics import UpdateStatistics
 from .telemetry.transfer import HostFrame, Shipment, Transfer
-
-Learned = UpdateStatistics | TeacherReport
-"""Outcome of a round's learning: an update of PPO, or the teacher's report."""
 
 
 class StopRun(Exception):
@@ -95,7 +91,7 @@ class Hooks(Protocol):
         """
         ...
 
-    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None:
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:
         """Report the round.
 
         Args:
@@ -104,7 +100,7 @@ class Hooks(Protocol):
         ...
 
     def on_progress(self, done: int, total: int) -> None:
-        """Report progress: `done` of `total` epochs of an evaluation, or passes of an imitation."""
+        """Report progress: `done` of `total` epochs of an evaluation."""
         ...
 
     def on_round_evaluated(

@@ -25,13 +25,14 @@ from .data.task import Task
 from .episode_table import PolicyEvaluation
 from .episodes import TOPOLOGY, Episodes
 from .evaluation.evaluator import Evaluator
-from .hooks import Hooks, Learned
+from .hooks import Hooks
 from .hosts.autotune import choose_execution, create_population
 from .measurements import Measurements
 from .policy.agent import Agent
 from .policy.gae import advantages
 from .policy.observation import Observation
 from .policy.rollout import Decision, Rollout
+from .policy.update_statistics import UpdateStatistics
 from .telemetry.columns import shapley_columns
 from .telemetry.transfer import HostFrame
 
@@ -98,7 +99,7 @@ class Trainer(Episodes):
         hooks.on_round_end(self.round, update, columns)
         self.evaluate(rollout.reward, hooks)
 
-    def learn(self, rollout: Rollout, hooks: Hooks) -> Learned | None:
+    def learn(self, rollout: Rollout, hooks: Hooks) -> UpdateStatistics | None:
         """One update by the round's rollout, of all ranks' envs; none where the policy is frozen."""
         ppo, cfg = self.agent.ppo, self.cfg
         if ppo is None or not cfg.policy.learn:
@@ -126,21 +127,14 @@ class Trainer(Episodes):
 
     def evaluate(self, reward_TN: Tensor, hooks: Hooks) -> None:
         """Play on held-out hosts what is due, and judge the policy."""
-        is_best = self.has_learnt and self.is_best_round(reward_TN)
+        is_best = self.is_best_round(reward_TN)
         evaluations: list[PolicyEvaluation] = []
         if self.evaluator is not None:
             with hooks.phase("evaluate"):
-                evaluations = self.evaluator.evaluate(
-                    self.round, self.agent.network, hooks.on_progress, has_learnt=self.has_learnt
-                )
+                evaluations = self.evaluator.evaluate(self.round, self.agent.network, hooks.on_progress)
             if self.evaluator.has_judged:
                 is_best = any(evaluation.is_best for evaluation in evaluations)
         hooks.on_round_evaluated(self.round, evaluations, is_best=is_best)
-
-    @property
-    def has_learnt(self) -> bool:
-        """True if the policy may be judged after this round."""
-        return True
 
     def is_best_round(self, reward_TN: Tensor) -> bool:
         """True if the finished round's mean return, over the envs of all ranks, is the highest so far.

@@ -66,9 +66,6 @@ class State:
     """Per env, best validation accuracy of this episode."""
     ppo: ev.PPOUpdate | None = None
     ppo_ts: int = 0
-    teacher: ev.TeacherRound | None = None
-    """Newest round in which a teacher decided."""
-    teacher_round: int = 0
     drift: dict[str, SourceDrift] = field(default_factory=dict)
     """Drift by source; envs and policy come in different events."""
     drift_limits: dict[str, float] = field(default_factory=dict)
@@ -366,11 +363,6 @@ def _epoch(state: State, event: Event) -> None:
 def _ppo(state: State, event: Event) -> None:
     data: ev.PPOUpdate = event.data
     state.ppo, state.ppo_ts = data, event.ts
-
-
-@_on(ev.TeacherRound)
-def _teacher(state: State, event: Event) -> None:
-    state.teacher, state.teacher_round = event.data, event.ctx.round
 
 
 @_on(ev.Drift)

@@ -18,7 +18,7 @@ from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import gauge
 from esper_overwatch.overwatch_tui.render.theme import severity_label, severity_mark
-from esper_overwatch.protocol.messages.events import EvaluationFinished, TeacherRound
+from esper_overwatch.protocol.messages.events import EvaluationFinished
 
 from . import curves
 
@@ -123,30 +123,12 @@ def _without_updates(inputs: PanelInputs, width: int, height: int) -> list[Line]
         text = f" no updates: the policy {run.policy} is a rule"
     elif run is not None and run.config.get("policy", {}).get("learn") is False:
         text = " no updates: the policy stays as it is (policy.learn=false)"
-    teacher = inputs.state.teacher
-    lines = [Row().put(text, "dim").line(width)] if teacher is None else _teacher(inputs, teacher, width)
+    lines = [Row().put(text, "dim").line(width)]
     if inputs.state.last_round is not None or _evaluation(inputs) is not None:
         lines += [_returns(inputs, width), *_components(inputs, width)]
     lines += _held_out(inputs, width)
     if inputs.state.last_round is not None and height - len(lines) >= MIN_ROUND_CHARTS:
         lines += _rounds_below(inputs, width, height - len(lines))
-    return lines
-
-
-def _teacher(inputs: PanelInputs, report: TeacherRound, width: int) -> list[Line]:
-    """Findings of the teacher whose rounds precede PPO's, a line per task."""
-    row = Row().put(" teacher  ", "dim").put(report.stage, "bold")
-    row.put(f" round {inputs.state.teacher_round} of {report.rounds}, then PPO", "dim")
-    if report.recognised is not None:
-        row.put(f"  recognised {100 * report.recognised:.0f}%")
-    if report.imitation_loss is not None:
-        row.put(f"  imitated to {report.imitation_loss:.3f} nats")
-    lines = [row.line(width)]
-    for task, plants in report.schedules.items():
-        row = Row().put(f" {task}", "dim", TASK_WIDTH).put(" ")
-        row.put(f"{format_number(report.worth.get(task), '+.3f')} ", "bold", 8)
-        row.put(" ".join(plant or "--" for plant in plants))
-        lines.append(row.put(f"  of {report.tried.get(task, 0)} episodes", "dim").line(width))
     return lines
 
 

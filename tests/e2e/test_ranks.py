@@ -146,14 +146,10 @@ ALL_AT_ONCE = (
 
 
 DECIDING = ("rounds=2", "envs.copies=2", "policy.decision_epochs=1,4")
-TAUGHT = ("teacher.search_rounds=1", "teacher.demonstration_rounds=1", "teacher.passes=1", "rounds=3")
-"""Schedules dealt out over all envs, what is imitated gathered of all, then PPO."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "more", [nightly(("rounds=1",)), DECIDING, nightly(TAUGHT)], ids=["each epoch", "decisions", "taught"]
-)
+@pytest.mark.parametrize("more", [nightly(("rounds=1",)), DECIDING], ids=["each epoch", "decisions"])
 def test_two_ranks_write_the_journal_of_one(house: House, more: tuple[str, ...]) -> None:
     words = [word for item in (*ALL_AT_ONCE, *more) for word in ("--set", item)]
     assert house.spawn("one", *words).wait(300) == 0

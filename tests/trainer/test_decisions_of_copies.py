@@ -15,7 +15,7 @@ from esper_overwatch.trainer.config.load import load
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.data.mixture import Mixture
 from esper_overwatch.trainer.data.registry import load_task
-from esper_overwatch.trainer.hooks import Learned, StopRun
+from esper_overwatch.trainer.hooks import StopRun
 from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.policy.gae import advantages
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
@@ -47,9 +47,9 @@ class Watch(StopHooks):
 
     def __init__(self, stop: tuple[int, int] | None = None) -> None:
         super().__init__(stop)
-        self.updates: list[Learned | None] = []
+        self.updates: list[UpdateStatistics | None] = []
 
-    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None:
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:
         self.updates.append(update)
         self.frames.append(frame)
 

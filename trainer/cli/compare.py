@@ -44,7 +44,7 @@ TRAINED = {"policy.kind": "ppo", "policy.learn": True, "policy.greedy": False, "
     "policies",
     multiple=True,
     metavar="NAME,...",
-    help="Policies: ppo, bandit, teacher, imitated, a rival, or a file of `policy export`; default: all.",
+    help="Policies: ppo, bandit, a rival, or a file of `policy export`; default: all.",
 )
 @click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Trainings of ppo.")
 @click.option(
@@ -92,7 +92,7 @@ def compare(
 
     Rivals: no_growth, random, heuristic, fixed, constant (the best of all constant schedules), constant@5
     (planted at epoch 5), oracle (the best of each task), static (the seeds that ppo ends with, at once).
-    Learned: ppo; bandit@5 (a contextual bandit that plants at epoch 5); teacher, imitated (stages of ppo).
+    Learned: ppo; bandit@5 (a contextual bandit that plants at epoch 5).
     Controls: ppo+shuffled (measurements of another host), constant+shuffled. A training is a run, named for
     the folder. Ctrl-C ends it; the same command goes on.
     """

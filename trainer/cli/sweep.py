@@ -145,13 +145,10 @@ def _check_evaluations(cfg: Config) -> None:
         raise settings.ConfigError(
             "evaluation.rounds = 0: trials are judged by evaluations; set it, as --set evaluation.rounds=10"
         )
-    first = every * max(1, -(-cfg.taught_rounds // every))  # none before the policy has imitated its teacher
-    if cfg.rounds < first:
+    if cfg.rounds < every:
         what = "trials train without end" if cfg.rounds == 0 else "trials end before they are evaluated"
-        taught = f", {cfg.taught_rounds} rounds are the teacher's" if cfg.taught_rounds else ""
         raise settings.ConfigError(
-            f"rounds = {cfg.rounds}: {what}; evaluation.rounds = {every}{taught}, so set rounds to {first} "
-            "or more"
+            f"rounds = {cfg.rounds}: {what}; evaluation.rounds = {every}, so set rounds to {every} or more"
         )
 
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from esper_overwatch.trainer.compare.schedule_values import NOISE_DEVIATION, prior_covariance
 from esper_overwatch.trainer.compute import rng
-from esper_overwatch.trainer.policy.schedule_values import NOISE_DEVIATION, prior_covariance
 
 from .searches import Records
 

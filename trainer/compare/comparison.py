@@ -18,14 +18,12 @@ from esper_overwatch.trainer.episode_table import EpisodeTable
 from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
 
 from .cells import CellStore
-from .policy_words import SEARCHED, TAUGHT, TRAINED, Word
+from .policy_words import PPO, SEARCHED, Word
 from .progress import Progress
 from .results import PolicyResult, summarise
 from .steps import Step, Steps
-from .training import configure_training
 from .workbench import Workbench
 
-PPO = Word("ppo")
 WAIT_SECONDS = 2.0
 """Between two looks at what other processes compute."""
 
@@ -68,7 +66,6 @@ def compare(
     steps = Steps(bench, request.episodes, store, progress)
     try:
         _check_words(request.words, cfg)
-        _check_teacher(request, cfg)
         _check_files(request.words, bench)
         plays = {word: _plays_of(word, request, steps, bench) for word in request.words}
         again = {
@@ -98,27 +95,10 @@ def _check_words(words: Iterable[Word], cfg: Config) -> None:
             )
 
 
-def _check_teacher(request: ComparisonRequest, cfg: Config) -> None:
-    """Refuse trainings that would end before the policy has imitated anything, and teachers that none has."""
-    taught = configure_training(cfg, 1, 1).taught_rounds
-    needed = taught * cfg.envs.count
-    trained = [word for word in request.words if word.base in TRAINED]
-    untaught = next((word for word in trained if word.base in TAUGHT), None)
-    if not taught and untaught is not None:
-        raise ConfigError(
-            f"--policy {untaught}: teacher.search_rounds = 0, ppo has no teacher; set it, or leave this out"
-        )
-    if request.episodes < needed and trained:
-        raise ConfigError(
-            f"--episodes {request.episodes}: the {taught} rounds of the teacher alone are {needed} episodes, "
-            f"before which ppo learns nothing; give --episodes {needed} or more, or set teacher.search_rounds"
-        )
-
-
 def _check_files(words: Iterable[Word], bench: Workbench) -> None:
     """Refuse a policy's file that does not fit now, not after hours, when it is its turn."""
     paths = [word.path for word in words if word.path is not None]
-    if bench.cfg.policy.file and any(word.base in TRAINED for word in words):
+    if bench.cfg.policy.file and any(word.base == PPO for word in words):
         paths.append(Path(bench.cfg.policy.file))
     for path in paths:
         bench.saved_policy(path)
@@ -133,13 +113,12 @@ def _plays_of(
         search: seed of the hosts that schedules are searched on.
     """
     seeds = range(1, request.seeds + 1)
-    if word.base in TRAINED:
-        stage = "ppo" if word.base == "ppo" else "imitated"
-        return [steps.play(word, (steps.training(seed, stage=stage),), seed) for seed in seeds]
+    if word.base == PPO:
+        return [steps.play(word, (steps.training(seed),), seed) for seed in seeds]
     if word.base == "bandit":
         return [steps.play(word, (steps.search("bandit", seed, word.epoch),), seed) for seed in seeds]
     if word.base == "static":
-        of = PPO if PPO in request.words else Word("constant")
+        of = Word(PPO) if Word(PPO) in request.words else Word("constant")
         others = _plays_of(of, request, steps, bench)
         return [steps.play(word, (other,), number) for number, other in enumerate(others, start=1)]
     if word.base in SEARCHED:
@@ -189,7 +168,7 @@ def _compute_free(missing: Sequence[Step], store: CellStore, progress: Progress)
 def _result_of(word: Word, plays: Sequence[Step], again: Sequence[Step], steps: Steps) -> PolicyResult:
     results = [steps.result(play) for play in plays]
     training: dict[str, Any] = {}
-    if word.base == "ppo":
+    if word.base == PPO:
         figures = [steps.result(play.needs[0]) for play in plays]
         training = {
             "episodes": figures[0]["episodes"],

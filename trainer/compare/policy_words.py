@@ -14,12 +14,10 @@ RULES = ("no_growth", "random", "heuristic", "fixed")
 SEARCHED = ("constant", "oracle")
 """Rivals whose schedules are searched, twice."""
 RIVALS = (*RULES, *SEARCHED, "static")
-TAUGHT = ("teacher", "imitated")
-"""Stages of a training of `ppo` that begins with a teacher."""
-TRAINED = (*TAUGHT, "ppo")
+PPO = "ppo"
 WITH_EPOCH = ("constant", "bandit")
 CONTROL = "shuffled"
-KNOWN = (*RIVALS, "bandit", *TRAINED)
+KNOWN = (*RIVALS, "bandit", PPO)
 LATE_EPOCH = 5
 """Epoch at which the bandit decides, where none is named, and the best constant is planted once more."""
 
@@ -55,10 +53,9 @@ class Word:
 
 
 def default_policies(cfg: Config) -> tuple[Word, ...]:
-    """Every rival, and every stage of learning that a run has."""
+    """Every rival, and PPO."""
     late = (f"constant@{LATE_EPOCH}", "bandit") if cfg.episode_epochs > LATE_EPOCH else ()
-    taught = TAUGHT if cfg.taught_rounds else ()
-    return parse_policies([*RULES, "constant", "oracle", "static", *late, *taught, "ppo"])
+    return parse_policies([*RULES, "constant", "oracle", "static", *late, PPO])
 
 
 def parse_policies(texts: Iterable[str]) -> tuple[Word, ...]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from esper_overwatch.trainer.policy.schedule_values import ScheduleValues
+from esper_overwatch.trainer.compare.schedule_values import ScheduleValues
 
 Records = dict[str, Tensor]
 """Finished episodes of n hosts: `context` float32 [n, F], `chosen` int64 [n], `paid` float64 [n]."""
@@ -37,7 +37,7 @@ class Searcher(Protocol):
 
 
 class TaskSearcher:
-    """Searches with the teacher's Gaussian process by task: one schedule for all tasks, or one for each.
+    """Searches with a Gaussian process by task: one schedule for all tasks, or one for each.
 
     Args:
         tasks: how many are dealt out.

@@ -19,12 +19,11 @@ from esper_overwatch.trainer.episode_table import EpisodeTable
 from esper_overwatch.trainer.evaluation.frozen_policy import FrozenPolicy
 from esper_overwatch.trainer.policy.observation import host_features
 from esper_overwatch.trainer.policy.saved_policy import PolicyMismatch
-from esper_overwatch.trainer.policy.teacher import TaughtChoice
 
 from .bandit import Bandit
 from .cells import Cell, CellStore
 from .frozen_policies import ScheduledPolicy, ShuffledPolicy, StaticPolicy
-from .policy_words import RULES, SEARCHED, TRAINED, Word
+from .policy_words import PPO, RULES, SEARCHED, Word
 from .progress import Progress
 from .searches import TaskSearcher, pack, run_search, unpack
 from .training import Training, configure_training
@@ -33,7 +32,7 @@ from .workbench import Workbench
 FORMAT = 2
 """Version of the cells; those of another one are computed again."""
 OF_HOSTS = ("task", "host", "amp", "seeds", "gates", "governor", "validation", "reward")
-OF_TRAINING = (*OF_HOSTS, "policy", "teacher", "ppo")
+OF_TRAINING = (*OF_HOSTS, "policy", "ppo")
 """Sections of the configuration that results depend on; the others say how to compute and what to tell."""
 
 
@@ -67,29 +66,23 @@ class Steps:
         self._bench, self._episodes = bench, episodes
         self._store, self._progress = store, progress
 
-    def training(self, seed: int, *, stage: str = "ppo") -> Step:
-        """PPO, trained with a seed; what it has learnt is kept in the cell's second file.
-
-        Args:
-            stage: `imitated` = up to the end of its teacher's rounds, from which `ppo` goes on.
-        """
+    def training(self, seed: int) -> Step:
+        """PPO, trained with a seed; what it has learnt is kept in the cell's second file."""
         bench, envs = self._bench, self._bench.cfg.envs.count
         cfg = configure_training(bench.cfg, seed, rounds=-(-self._episodes // envs))
-        first, last = (0, cfg.taught_rounds) if stage == "imitated" else (cfg.taught_rounds, cfg.rounds)
-        needs = (self.training(seed, stage="imitated"),) if first else ()
-        name = f"train-{stage}-{seed}"
-        of = {"seed": seed, "rounds": cfg.rounds, "envs": envs, "copies": cfg.envs.copies, "stage": stage}
+        name, rounds = f"train-ppo-{seed}", cfg.rounds
+        of = {"seed": seed, "rounds": rounds, "envs": envs, "copies": cfg.envs.copies}
         cell = self._cell(name, OF_TRAINING, **of)
 
         def compute(part: bytes | None) -> Mapping[str, Any]:
-            run = self.result(needs[0])["run"] if needs else self._run_name(cell, seed, part)
+            run = self._run_name(cell, seed, part)
             training = Training(run, cfg, self._store.folder)
-            self._progress.begin_step(name, (last - first) * envs, max(0, training.finished - first) * envs)
-            training.train(last, lambda finished: self._progress.advance((finished - first) * envs))
+            self._progress.begin_step(name, rounds * envs, training.finished * envs)
+            training.train(rounds, lambda finished: self._progress.advance(finished * envs))
             self._store.save_file(cell, pack(training.learnt()))
-            return {"run": run, "episodes": last * envs} | training.figures()
+            return {"run": run, "episodes": rounds * envs} | training.figures()
 
-        return Step(cell, (last - first) * envs, compute, needs)
+        return Step(cell, rounds * envs, compute)
 
     def _run_name(self, cell: Cell, seed: int, part: bytes | None) -> str:
         """The name of a training's run: that with which it was begun, else one that no run has."""
@@ -196,8 +189,8 @@ class Steps:
         bench, results = self._bench, [self.result(need) for need in needs]
         if word.base in RULES:
             return FrozenPolicy(word.base), ""
-        if word.base in TRAINED:
-            return self._trained_policy(word, unpack(self._store.load_file(needs[0].cell)))
+        if word.base == PPO:
+            return bench.network(unpack(self._store.load_file(needs[0].cell))), ""
         if word.base == "bandit":
             found, schedule_KS = unpack(self._store.load_file(needs[0].cell)), bench.schedules()
             bandit = Bandit(schedule_KS, seed=0)
@@ -219,13 +212,6 @@ class Steps:
             return ScheduledPolicy.of(plant_NS, word.epoch), bench.label(plants[0])
         assert word.path is not None
         return bench.saved_policy(word.path), word.base
-
-    def _trained_policy(self, word: Word, learnt: Mapping[str, Any]) -> tuple[FrozenPolicy, str]:
-        """A stage of a training, see `Training.learnt`."""
-        if word.base == "teacher":
-            epoch = self._bench.cfg.teacher.plant_epoch
-            return ScheduledPolicy.by(TaughtChoice(**learnt["teacher"]).plants, epoch), f"at epoch {epoch}"
-        return self._bench.network(learnt["network"]), ""
 
 
 def _digest(path: Path) -> str:

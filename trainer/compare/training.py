@@ -77,17 +77,14 @@ class Training:
         return (files[-1].round or 0) - (files[-1].epoch is not None) if files else 0
 
     def learnt(self) -> dict[str, Any]:
-        """What the newest checkpoint knows, as tensors by name: `network`, and where there is a teacher, its
-        `TaughtChoice` as `teacher`.
+        """The network of its newest checkpoint, as tensors by name.
 
         Raises:
             CheckpointError: it cannot be read.
         """
-        trainer = load_checkpoint(list_checkpoints(self._path / "checkpoints")[-1].path)["trainer"]
-        return {
-            "network": trainer["agent"]["network"],
-            "teacher": (trainer.get("teacher") or {}).get("choice"),
-        }
+        newest = list_checkpoints(self._path / "checkpoints")[-1].path
+        network: dict[str, Any] = load_checkpoint(newest)["trainer"]["agent"]["network"]
+        return network
 
     def figures(self) -> dict[str, Any]:
         """Seconds of all rounds, and of each update the explained variance within epochs, by the journal."""

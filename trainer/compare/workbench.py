@@ -11,6 +11,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from esper_overwatch.trainer.compare.schedule_values import all_schedules
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.config.task_options import TaskConfig
 from esper_overwatch.trainer.data.task import Task
@@ -23,7 +24,6 @@ from esper_overwatch.trainer.policy.baselines import NO_SEED
 from esper_overwatch.trainer.policy.network import ActorCritic
 from esper_overwatch.trainer.policy.observation import host_features
 from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
-from esper_overwatch.trainer.policy.schedule_values import all_schedules
 
 from .frozen_policies import ScheduledPolicy
 from .searches import Choose, Records

@@ -35,7 +35,6 @@ class Purpose(IntEnum):
     GENERATED = 11
     TASK = 12
     DROPOUT = 13
-    IMITATION = 14
 
 
 def _signed(value: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import fields
 
-from .policy_options import PAYING_MODES, PPOConfig, TeacherConfig
+from .policy_options import PAYING_MODES, PPOConfig
 from .schema import Config
 
 
@@ -21,23 +21,17 @@ class Need:
         is_met: whether its value gives the others their effect.
         words: when that is so, for messages.
         options: the others.
-        remedy: what else to do than to leave them out; empty: to set the switch, too.
     """
 
     switch: str
     is_met: Callable[[Any], bool]
     words: str
     options: tuple[str, ...]
-    remedy: str = ""
 
 
 FOR_RULES_AS_WELL = frozenset({"gamma", "minibatches"})
 """Options of PPO that every policy uses: one shapes its reward; the other has to go with envs.count, so that
 those who compare policies give it with each."""
-
-
-OF_TEACHER = tuple(f"teacher.{option.name}" for option in fields(TeacherConfig))
-"""`search_rounds` first, the switch of the others."""
 
 
 def _of_ppo(unless: frozenset[str]) -> tuple[str, ...]:
@@ -65,16 +59,6 @@ NEEDS = (
     ),
     Need("policy.learn", bool, "policy.learn = true", _of_ppo(FOR_RULES_AS_WELL)),
     Need("policy.kind", lambda kind: kind == "constant", "policy.kind = constant", ("policy.constant",)),
-    Need("policy.kind", lambda kind: kind == "ppo", "policy.kind = ppo", OF_TEACHER),
-    Need("policy.learn", bool, "policy.learn = true", OF_TEACHER),
-    Need(
-        "policy.file",
-        lambda file: not file,
-        "a policy that begins untrained",
-        OF_TEACHER,
-        remedy="leave out policy.file",
-    ),
-    Need("teacher.search_rounds", bool, "teacher.search_rounds from 1 on", OF_TEACHER[1:]),
     Need("ppo.entropy_rounds", bool, "ppo.entropy_rounds from 1 on", ("ppo.entropy_final",)),
     Need("task.mixture", bool, "tasks in task.mixture", ("task.instances",)),
     Need(

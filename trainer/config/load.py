@@ -324,7 +324,7 @@ def _check_idle(
             continue
         raise ConfigError(
             f"{key} ({sourced.sources[key]}): is for {need.words}, and {switch} is "
-            f"{_spelt(sourced.value(switch))}; leave it out, or {need.remedy or f'set {switch} too'}"
+            f"{_spelt(sourced.value(switch))}; leave it out, or set {switch} too"
         )
 
 
@@ -375,15 +375,11 @@ def _check_combinations(config: Config) -> None:
         raise ConfigError(
             f"ppo.minibatches = {config.ppo.minibatches}: must not exceed envs.count = {config.envs.count}"
         )
-    taught = config.taught_rounds
-    if config.ppo.schedule != "constant" and config.rounds < max(1, taught):
-        of_teacher = f", of which {taught} are the teacher's" if taught else ""
+    if config.ppo.schedule != "constant" and config.rounds < 1:
         raise ConfigError(
-            f"ppo.schedule = {config.ppo.schedule}: needs rounds{of_teacher}, and rounds = {config.rounds}; "
-            "set rounds"
+            f"ppo.schedule = {config.ppo.schedule}: needs rounds, and rounds = {config.rounds}; set rounds"
         )
-    below = ("host.warmup_epochs", "seeds.min_training_epochs", *(["teacher.plant_epoch"] if taught else ()))
-    for key in below:
+    for key in ("host.warmup_epochs", "seeds.min_training_epochs"):
         if (epochs := value_of(config, key)) >= config.episode_epochs:
             raise ConfigError(f"{key} = {epochs}: must be below episode_epochs = {config.episode_epochs}")
     if config.governor.learnt_loss_ratio >= config.governor.forgotten_loss_ratio:
@@ -421,8 +417,6 @@ def _check_policy(config: Config) -> None:
             f"policy.decision_epochs = {', '.join(map(str, epochs))}: must ascend, and stay below "
             f"episode_epochs = {config.episode_epochs}"
         )
-    if epochs and config.taught_rounds:
-        raise ConfigError("policy.decision_epochs: a teacher shows ops; set teacher.search_rounds=0")
     if envs.count % envs.copies:
         raise ConfigError(f"envs.copies = {envs.copies}: must divide envs.count = {envs.count}")
     if config.policy.greedy and config.policy.learn:

@@ -12,7 +12,7 @@ from msgspec import Meta, field
 
 from .anomaly_options import AnomaliesConfig, DriftConfig
 from .host_options import AmpConfig, CompileConfig, CudaConfig, EnvsConfig, HostConfig, ValidationConfig
-from .policy_options import EvaluationConfig, PolicyConfig, PPOConfig, RewardConfig, TeacherConfig
+from .policy_options import EvaluationConfig, PolicyConfig, PPOConfig, RewardConfig
 from .section import Section, count
 from .seed_options import GatesConfig, GovernorConfig, SeedsConfig
 from .service_options import (
@@ -51,7 +51,6 @@ class Config(Section, frozen=True):
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
-    teacher: TeacherConfig = field(default_factory=TeacherConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
@@ -62,9 +61,3 @@ class Config(Section, frozen=True):
     journal: JournalConfig = field(default_factory=JournalConfig)
     wire: WireConfig = field(default_factory=WireConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
-
-    @property
-    def taught_rounds(self) -> int:
-        """How many first rounds are the teacher's; 0 where the policy does not learn from its beginning."""
-        is_taught = self.policy.kind == "ppo" and self.policy.learn and not self.policy.file
-        return self.teacher.rounds if is_taught else 0

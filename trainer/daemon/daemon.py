@@ -59,11 +59,11 @@ from esper_overwatch.trainer.data.text import Text
 from esper_overwatch.trainer.doctor.bundle import PostmortemReport
 from esper_overwatch.trainer.hooks import StopRun
 from esper_overwatch.trainer.hosts.task_defaults import build_model, check_sizes, resolve_task_defaults
+from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.policy.ppo import PolicyDiverged
 from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
 from esper_overwatch.trainer.ranks.rank_zero import RankZero
 from esper_overwatch.trainer.ranks.worker import run_worker
-from esper_overwatch.trainer.teaching.taught_trainer import Trainer, trainer_class
 from esper_overwatch.trainer.telemetry.allocator import sample_device
 from esper_overwatch.trainer.telemetry.collection.plan import CollectionPlan
 from esper_overwatch.trainer.telemetry.recorder import Recorder, RunShape
@@ -204,7 +204,7 @@ class Daemon:
             point = ResumePoint.find(self.checkpoints, config, process_group.size, resume)
             config = config if point is None else point.configure(config)
         known = point.execution if point else None
-        self.trainer = trainer_class(config)(config, data, device, known, process_group)
+        self.trainer = Trainer(config, data, device, known, process_group)
         execution = self.trainer.population.execution
         emitter = Emitter()
         self.rank_zero = RankZero(process_group, emitter)

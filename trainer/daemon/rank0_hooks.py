@@ -19,7 +19,6 @@ from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.control.checkpoint_saver import CheckpointSaver
 from esper_overwatch.trainer.control.command_runner import CommandRunner
 from esper_overwatch.trainer.episode_table import PolicyEvaluation
-from esper_overwatch.trainer.hooks import Learned
 from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.ranks.rank_zero import RankZero
@@ -136,14 +135,12 @@ class Rank0Hooks:
                 self._save("periodic")
             self._rank_zero.start_epoch(self._plan.layer_envs)
 
-    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None:
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:
         with self._timer.phase("profiler"):
             self._commands.profiler.round_end()
-        if isinstance(update, UpdateStatistics):
+        if update is not None:
             self._recorder.record_update(update)
             self._plan.escalate_anomalies(self._recorder.take_raised())
-        elif update is not None:
-            self._recorder.record_teacher(update)
         merged, _ = self._rank_zero.merge_frames(frame)
         if "shapley.value" in merged:
             self._recorder.record_shapley(merged)

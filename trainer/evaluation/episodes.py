@@ -19,8 +19,8 @@ from esper_overwatch.trainer.data.task import Task
 from esper_overwatch.trainer.episode_table import EpisodeTable as EpisodeTable
 from esper_overwatch.trainer.episode_table import PolicyEvaluation
 from esper_overwatch.trainer.episodes import Episodes
-from esper_overwatch.trainer.hooks import Learned
 from esper_overwatch.trainer.hosts.autotune import DoesNotFit, choose_execution, create_population
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.seeds.table import is_in
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
@@ -159,7 +159,7 @@ class _Record:
 
     def on_epoch_end(self, round: int, epoch: int) -> None: ...
 
-    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None: ...
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...
 
     def on_progress(self, done: int, total: int) -> None: ...
 

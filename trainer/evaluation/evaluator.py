@@ -82,15 +82,12 @@ class Evaluator:
         round_: int,
         network: ActorCritic | None,
         on_epoch: OnEpoch | None = None,
-        *,
-        has_learnt: bool = True,
     ) -> list[PolicyEvaluation]:
         """Play what is due after a round: the next rival, the policy, both or none.
 
         Args:
             round_: finished, from 1.
             network: of the run's policy; None = it is a rule.
-            has_learnt: whether the run's policy has begun to; before that it is not played.
         """
         done = []
         rival = next((kind for kind in self._rivals if kind not in self._played), None)
@@ -99,7 +96,7 @@ class Evaluator:
             table = self._played[rival] = self._episodes.play(self._rivals[rival], on_epoch)
             done.append(PolicyEvaluation(rival, True, table, time.perf_counter() - begun))
         kind = self._policy.kind
-        if has_learnt and round_ % self._options.rounds == 0 and kind not in self._played:
+        if round_ % self._options.rounds == 0 and kind not in self._played:
             begun = time.perf_counter()
             table = self._episodes.play(FrozenPolicy(kind, network, True, self._policy.constant), on_epoch)
             if network is None or not self._policy.learn:

@@ -31,14 +31,12 @@ from .group_statistics import GroupStatistics, TrainResult
 from .growth_score import NUM_BATCHES, growth_scores, kernel_gradient
 from .masked_validation import MaskedTree, MaskedValidation
 from .model import HostModel
-from .optimizer import ParameterGroup, StackedSGD, padded_zeros
+from .optimizer import HOSTS, SEEDS, make_optimizer, padded_zeros
 from .precision import LossScale, autocast
 from .seed_pool import SeedPool
 from .slot_plan import Runs, SlotColumns, Topology
 from .validation import Coalitions, Score, Validation
 
-HOSTS, SEEDS = 0, 1
-"""Places of their parameter groups in the optimizer."""
 COUNT_TOLERANCE = 0.01
 """Share of correct answers by which a captured training step may differ: near ties, rounded otherwise."""
 
@@ -111,7 +109,7 @@ class HostGroup:
         """The weights as the training step takes them: vectors of hosts as one row of n*C, in the same
         memory."""
         self.buffers = zeros(model.buffer_specs())
-        self.optimizer = _optimizer(config, self.weights, model, pool)
+        self.optimizer = make_optimizer(config, self.weights, model, pool)
         task = config.task
         self.batches = Batches(data.train, envs, config.seed, task.batch_size, shared=task.shared_batches)
         self._val, self._test = data.val, data.test
@@ -489,25 +487,3 @@ class HostGroup:
         """Statistics of each layer, and of what it makes of these inputs, in the envs bool [n]."""
         measured = self._statistics.layers(self._used, gradients, self.weights, layers)
         return measured.with_outputs(*self._statistics.outputs(self._runs, self.weights, x, layers))
-
-
-def _optimizer(config: Config, weights: Parameters, model: HostModel, pool: SeedPool) -> StackedSGD:
-    """For hosts and for seeds a group, in the order of `HOSTS` and `SEEDS`.
-
-    Weight decay is for kernels and matrices: what has two dimensions or more. Biases, the gains of norms and
-    of seeds, and gates have none, as is usual (He et al., "Bag of tricks for image classification", 2019).
-    The decay of seeds depends on who learns, so that it is set for each epoch.
-    """
-    host, seeds = config.host, config.seeds
-    matrices = [name for name, spec in model.specs().items() if len(spec.shape) > 1]
-    groups = [
-        ParameterGroup(
-            model.specs(),
-            host.learning_rate,
-            host.max_grad_norm,
-            clips_jointly=True,
-            decay=dict.fromkeys(matrices, host.weight_decay) if host.weight_decay else {},
-        ),
-        ParameterGroup(pool.specs(), seeds.learning_rate or host.learning_rate, seeds.max_grad_norm),
-    ]
-    return StackedSGD(weights, groups, host.momentum)

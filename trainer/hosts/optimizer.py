@@ -11,9 +11,14 @@ from torch.optim.sgd import sgd
 
 from esper_overwatch.trainer.compute.stacked_ops import Parameters, expand_rows
 from esper_overwatch.trainer.compute.torch_private import copy_each_
+from esper_overwatch.trainer.config.schema import Config
 
 from .gradients import row_norms
+from .model import HostModel
+from .seed_pool import SeedPool
 
+HOSTS, SEEDS = 0, 1
+"""Places of their parameter groups in the optimizer."""
 EPSILON = 1e-6
 """Keeps the clip of a gradient of 0 finite; torch.nn.utils.clip_grad_norm_ has the same."""
 
@@ -187,3 +192,25 @@ class StackedSGD:
             for name, decay in group.decay.items()
             if name in gradients
         }
+
+
+def make_optimizer(config: Config, weights: Parameters, model: HostModel, pool: SeedPool) -> StackedSGD:
+    """Make an optimizer with a group for hosts and one for seeds, in the order of `HOSTS` and `SEEDS`.
+
+    Weight decay is for kernels and matrices: what has two dimensions or more. Biases, the gains of norms and
+    of seeds, and gates have none, as is usual (He et al., "Bag of tricks for image classification", 2019).
+    The decay of seeds depends on who learns, so that it is set for each epoch.
+    """
+    host, seeds = config.host, config.seeds
+    matrices = [name for name, spec in model.specs().items() if len(spec.shape) > 1]
+    groups = [
+        ParameterGroup(
+            model.specs(),
+            host.learning_rate,
+            host.max_grad_norm,
+            clips_jointly=True,
+            decay=dict.fromkeys(matrices, host.weight_decay) if host.weight_decay else {},
+        ),
+        ParameterGroup(pool.specs(), seeds.learning_rate or host.learning_rate, seeds.max_grad_norm),
+    ]
+    return StackedSGD(weights, groups, host.momentum)

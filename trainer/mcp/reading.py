@@ -75,10 +75,10 @@ class ReadingTools:
 
         Views of the run: runs (its starts), rounds, episodes, epochs (a row per env and epoch), rewards,
         returns (by component), ppo_updates, observations, decisions, phases, parameters, checkpoints. Of
-        the policy on held-out hosts: evaluations, evaluation_leads, evaluation_tasks. Of what it was taught
-        first: teacher. Of seeds: seeds (a row per life), slots, stages, gates, gate_checks, shapley,
-        interactions. Of trouble: incidents, anomalies, rollbacks, drift, layers, system, logs, commands.
-        Others: scalars (of a published loop), raw_events. `DESCRIBE epochs` lists columns.
+        the policy on held-out hosts: evaluations, evaluation_leads, evaluation_tasks. Of seeds: seeds
+        (a row per life), slots, stages, gates, gate_checks, shapley, interactions. Of trouble: incidents,
+        anomalies, rollbacks, drift, layers, system, logs, commands. Others: scalars (of a published loop),
+        raw_events. `DESCRIBE epochs` lists columns.
 
         The first query of a long journal may answer that it is being indexed: try again in a moment.
 

@@ -71,10 +71,8 @@ class Agent(Actor):
         )
         self.ppo: PPO | None = None
         if network is not None:
-            rounds = max(0, cfg.rounds - cfg.taught_rounds)
-            self.ppo = PPO(
-                network, self.plans or self.space, cfg.ppo, cfg.seed, process_group, compiler, rounds, graphs
-            )
+            decisions = self.plans or self.space
+            self.ppo = PPO(network, decisions, cfg.ppo, cfg.seed, process_group, compiler, cfg.rounds, graphs)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next decision and update depend on, in mid-episode too."""

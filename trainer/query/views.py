@@ -162,12 +162,6 @@ SELECT round, one.key AS feature_group, one.value['mean'] AS mean, one.value['st
     one.value['drift'] AS drift
 FROM (SELECT ctx_round AS round, unnest(map_entries(observation_groups)) AS one FROM events."ppo.update")
 """
-_TEACHER = """
-SELECT round, stage, one AS task, schedules[one] AS schedule, worth[one] AS worth, tried[one] AS tried,
-    recognised, imitation_loss
-FROM (SELECT ctx_round AS round, stage, unnest(map_keys(worth)) AS one, schedules, worth, tried, recognised,
-    imitation_loss FROM events."teacher.round")
-"""
 _EVALUATIONS = """
 SELECT ts, ctx_round AS round, policy, is_rival, hosts, return_mean, accuracy_mean, test_accuracy_mean,
     added_parameters_mean, fossilized_mean, seconds, is_best, return_components, op_fraction
@@ -407,7 +401,6 @@ _VIEWS: dict[str, View] = {
     "shapley": View("each seed's Shapley value at its round's end", _SHAPLEY),
     "interactions": View("what each two seeds gain by one another, at their round's end", _INTERACTIONS),
     "ppo_updates": View("each PPO update: losses, entropy, ratios, gradients", _PPO_UPDATES),
-    "teacher": View("what a teacher knew after each of its rounds, by task", _TEACHER),
     "evaluations": View("each policy played on the held-out hosts: the run's, and its rivals", _EVALUATIONS),
     "evaluation_leads": View("the run's policy against each rival, host by host", _EVALUATION_LEADS),
     "evaluation_tasks": View("each policy played on the held-out hosts, by task", _EVALUATION_TASKS),

@@ -1,6 +1,6 @@
 """Ranks' parts of a checkpoint, divided for another number: a run saved by K ranks goes on with any.
 
-A rank's state consists of rows of its envs and of what is the same on all ranks (policy, optimizer, teacher,
+A rank's state consists of rows of its envs and of what is the same on all ranks (policy, optimizer,
 held-out evaluation). Random numbers are hashes of an env's index, so an env's rows are all that it takes with
 it.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-SAME_ON_ALL = frozenset({("evaluation",), ("teacher",), ("agent", "network"), ("agent", "ppo")})
+SAME_ON_ALL = frozenset({("evaluation",), ("agent", "network"), ("agent", "ppo")})
 """Parts of a trainer's state that are not rows of envs."""
 SECOND_AXIS = frozenset(
     {("rollout",), ("reward", "gains"), ("agent", "observer", "past"), ("agent", "observer", "recent")}

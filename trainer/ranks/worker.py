@@ -29,9 +29,9 @@ from esper_overwatch.trainer.control.live_parameters import LiveParameters
 from esper_overwatch.trainer.control.seed_control import SeedControl
 from esper_overwatch.trainer.data.registry import load_task
 from esper_overwatch.trainer.episode_table import PolicyEvaluation
-from esper_overwatch.trainer.hooks import Learned, StopRun
+from esper_overwatch.trainer.hooks import StopRun
 from esper_overwatch.trainer.loop import Trainer
-from esper_overwatch.trainer.teaching.taught_trainer import trainer_class
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.telemetry.allocator import sample_device
 from esper_overwatch.trainer.telemetry.log_lines import log_line
 from esper_overwatch.trainer.telemetry.timer import PhaseTimer
@@ -81,7 +81,7 @@ def _build(config: Config, execution: Execution, group: ProcessGroup) -> tuple[T
     device = resolve_device(config.device, group.local_rank)
     prepare_device(config.cuda, device)
     data = load_task(config.task, device)
-    return trainer_class(config)(config, data, device, execution, group), device
+    return Trainer(config, data, device, execution, group), device
 
 
 class Worker:
@@ -195,7 +195,7 @@ class Worker:
         with self._timer.phase("commands"):
             self.execute_orders()
 
-    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None:  # noqa: ARG002
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:  # noqa: ARG002
         self._group.all_gather_bytes(encode(RankReport.of(frame)))
 
     def on_progress(self, done: int, total: int) -> None: ...

@@ -35,7 +35,6 @@ from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, WITH_SEED, 
 from esper_overwatch.protocol.server.emitter import Emitter
 from esper_overwatch.trainer.config.anomaly_options import DriftConfig
 from esper_overwatch.trainer.episode_table import PolicyEvaluation
-from esper_overwatch.trainer.policy.teacher import TeacherReport
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 
 from .anomalies import CHECKS, AnomalyDetector, Limits, Scope
@@ -52,7 +51,7 @@ from .epoch_events import (
     shapley_event,
     veto_events,
 )
-from .round_events import evaluation_event, teacher_event, update_event
+from .round_events import evaluation_event, update_event
 from .seed_events import SeedEvents, action_id
 from .signal_values import (
     MAX_UPDATE_TIMES,
@@ -315,11 +314,6 @@ class Recorder:
             self._emitter.emit(
                 update_event(statistics, {f: limits for f, limits in in_force.items() if limits})
             )
-
-    def record_teacher(self, report: TeacherReport) -> None:
-        """A teacher has decided in the round."""
-        if self._level != "OFF":
-            self._emitter.emit(teacher_event(report))
 
     def record_shapley(self, columns: Mapping[str, NDArray[Any]]) -> None:
         """Record the worth of the round's seeds, see `shapley_columns`."""

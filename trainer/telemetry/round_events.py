@@ -1,4 +1,4 @@
-"""Events of a round: a PPO update, a teacher's report, an evaluation."""
+"""Events of a round: a PPO update, an evaluation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from esper_overwatch.protocol.messages.events import EvaluationFinished, PPOUpdate, TeacherRound
+from esper_overwatch.protocol.messages.events import EvaluationFinished, PPOUpdate
 from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op
 from esper_overwatch.trainer.episode_table import EpisodeTable, PolicyEvaluation
 from esper_overwatch.trainer.policy.feature_statistics import FEATURE_GROUPS, STATISTICS
-from esper_overwatch.trainer.policy.teacher import TeacherReport
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 
 
@@ -47,11 +46,6 @@ def _shortest(value: Any) -> Any:
     if type(value) is float and math.isfinite(value) and float(single := np.float32(value)) == value:
         return float(str(single))
     return value
-
-
-def teacher_event(report: TeacherReport) -> TeacherRound:
-    """Event of the teacher's report."""
-    return TeacherRound(**vars(report))
 
 
 def _by_head(values: Iterable[float]) -> dict[str, float | None]:

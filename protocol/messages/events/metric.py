@@ -157,7 +157,7 @@ class PPOUpdate:
 @event("teacher.round", "metric", keep=200)
 @dataclass(kw_only=True)
 class TeacherRound:
-    """What a teacher knows after one of the rounds in which it decides; PPO begins after the last of them."""
+    """What a teacher knew after a round, before PPO: in journals of earlier versions, never since."""
 
     stage: str
     """`search`: schedules are tried; `demonstration`: hosts follow what is best by their looks."""

@@ -10,7 +10,7 @@ import pytest
 from esper_overwatch.overwatch_tui.panels import policy
 from esper_overwatch.overwatch_tui.render.signals import signal_of
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
-from esper_overwatch.protocol.messages.events import EvaluationFinished, RoundFinished, TeacherRound
+from esper_overwatch.protocol.messages.events import EvaluationFinished, RoundFinished
 from tests.overwatch_tui.harness import draw, events, folded, panel_inputs
 
 MEANS = {"return": 0.5, "accuracy": 0.8, "test_accuracy": 0.75, "added_parameters": 306.0, "fossilized": 2.0}
@@ -143,28 +143,3 @@ def test_policy_without_updates_shows_what_it_got(changes: dict[str, Any], told:
     assert told in page
     assert "held-out PPO +0.50" in page
     assert "returns  p10" in page
-
-
-def test_teacher_shows_what_it_found_before_ppo_begins() -> None:
-    told = TeacherRound(
-        stage="demonstration",
-        rounds=36,
-        schedules={"digits": ["depthwise", "depthwise", None], "histogram": [None, None, None]},
-        worth={"digits": 0.636, "histogram": 0.575},
-        tried={"digits": 140, "histogram": 151},
-        recognised=0.96,
-        imitation_loss=0.015,
-    )
-    found = list(events(envs=4, rounds=1))
-    last = found[-1]
-    ctx = replace(last.ctx, round=36)
-    found.append(replace(last, data=told, ctx=ctx, type="teacher.round", seq=last.seq + 1))
-    state, view = folded(found), ViewState()
-    view.show_view("policy")
-    page = draw(panel_inputs(state, view), 110, 30)
-    assert "teacher  demonstration" not in page, "PPO has begun"
-    state.ppo = None
-    page = draw(panel_inputs(state, view), 110, 30)
-    assert "teacher  demonstration round 36 of 36, then PPO  recognised 96%  imitated to 0.015 nats" in page
-    assert "digits          +0.636  depthwise depthwise --  of 140 episodes" in page
-    assert "histogram       +0.575  -- -- --  of 151 episodes" in page

@@ -167,13 +167,10 @@ def test_shuffling_costs_a_constant_nothing() -> None:
 
 
 def test_default_policies_are_those_that_a_run_has() -> None:
-    learned = {"bandit@5", "teacher", "imitated", "ppo"}
-
     def names(*sets: str) -> set[str]:
         return {str(word) for word in default_policies(configuration(*sets))}
 
-    assert learned < names(*TAUGHT)
-    assert learned & names() == {"bandit@5", "ppo"}
+    assert {"bandit@5", "ppo", "oracle"} < names()
     assert names() - names("episode_epochs=5") == {"constant@5", "bandit@5"}
 
 
@@ -208,33 +205,16 @@ def test_comparison_resumes_and_repeats(tmp_path: Path, home: Path) -> None:
     assert sorted(path.name for path in (home / "runs").iterdir()) == ["a-ppo-1", "a-ppo-2"]
 
 
-TAUGHT = ("teacher.search_rounds=2", "teacher.demonstration_rounds=1", "teacher.passes=1",
-    "teacher.plant_epoch=2", "envs.count=4", "seeds.blueprints=norm,depthwise")  # fmt: skip
-
-
 @pytest.mark.slow
-def test_stages_of_learning_are_rows_of_their_own(tmp_path: Path) -> None:
-    taught = configuration(*MIXED, *TAUGHT)
-    words = "constant,bandit@2,teacher,imitated,ppo"
-    only, _ = run(tmp_path / "short", "imitated", taught, episodes=12, seeds=1)
-    summary, _ = run(tmp_path / "long", words, taught, episodes=16, seeds=1)
-    rows = {policy["name"]: policy for policy in summary["policies"]}
-    short, long = only["policies"][0]["figures"], rows["imitated"]["figures"]
-    assert short["return"]["mean"] == long["return"]["mean"], "PPO's rounds are not in it"
-    assert rows["teacher"]["note"] == "at epoch 2"
+def test_bandit_and_constant_are_searched_beside_ppo(tmp_path: Path) -> None:
+    cfg = configuration(*MIXED, "envs.count=4", "seeds.blueprints=norm,depthwise")
+    words = "constant,bandit@2,ppo"
+    summary, _ = run(tmp_path, words, cfg, episodes=16, seeds=1)
     pairs = [(one["first"], one["second"]) for one in summary["differences"]["trained"]]
     assert [pair for pair in pairs if pair[0] == "ppo"] == [("ppo", name) for name in words.split(",")[:-1]]
-    assert ("imitated", "ppo") not in pairs, "that is told once"
-    again, said = run(tmp_path / "long", words, taught, episodes=16, seeds=1)
+    again, said = run(tmp_path, words, cfg, episodes=16, seeds=1)
     assert again == summary
     assert "0 episodes to go" in said[0]
-
-
-def test_teacher_of_an_untaught_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"--policy teacher: teacher\.search_rounds = 0, ppo has no teacher"
-    ):
-        run(tmp_path, "ppo,teacher")
 
 
 @pytest.mark.nightly
@@ -341,7 +321,6 @@ def options(*sets: str) -> list[str]:
     [
         (["task.batch_size=5000"], "task.batch_size = 5000: digits has"),
         (["host.width=16"], "is for text, and digits is images"),
-        (["teacher.search_rounds=2"], "--episodes 16: the 14 rounds of the teacher alone are 112 episodes"),
         (["rounds=7"], "--set rounds=7: the rounds of a training follow from --episodes"),
         (["seed=5"], "--set seed=5: trainings have the seeds 1 to --seeds"),
         (["policy.kind=random"], "--set policy.kind=random: --policy names what is compared"),

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper_overwatch.trainer.compare.bandit import Bandit
+from esper_overwatch.trainer.compare.schedule_values import all_schedules
 from esper_overwatch.trainer.compare.searches import Choose, PlayRound, Records, TaskSearcher, run_search
-from esper_overwatch.trainer.policy.schedule_values import all_schedules
 
 SCHEDULES = all_schedules(3, 3, "")
 TASKS = 3

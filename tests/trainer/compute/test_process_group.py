@@ -29,11 +29,9 @@ from esper_overwatch.trainer.config.load import load as configured
 from esper_overwatch.trainer.control.seed_control import SeedControl
 from esper_overwatch.trainer.data.registry import load
 from esper_overwatch.trainer.episode_table import PolicyEvaluation
-from esper_overwatch.trainer.hooks import Learned
 from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.ranks.rank_report import RankReport, decode, encode, merge_reports
-from esper_overwatch.trainer.teaching.taught_trainer import TaughtTrainer
 from esper_overwatch.trainer.telemetry.round_events import update_event
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
 from tests.protocol.sshd import free_ports
@@ -82,7 +80,7 @@ class Recording:
 
     def on_epoch_end(self, round: int, epoch: int) -> None: ...
 
-    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None:
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:
         assert update is not None
         self.updates.append(update)
 
@@ -185,7 +183,7 @@ class Acting(Recording):
             except RequestError as error:
                 self.outcomes.append(f"{error.kind}: {error.message}")
 
-    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None: ...
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...
 
 
 def act_by_hand(world: ProcessGroup, folder: Path) -> None:
@@ -224,39 +222,6 @@ def test_seeds_by_hand_on_two_ranks_are_those_on_one(tmp_path: Path) -> None:
     assert alone["stage"][6, :, 1].any()
     for name, column in alone.items():
         np.testing.assert_array_equal(np.concatenate([first[name], second[name]]), column, err_msg=name)
-
-
-TAUGHT = (
-    *("envs.count=4", "envs.threads=1", "task.batches_per_epoch=2", "task.batch_size=16", "episode_epochs=4"),
-    *("policy.hidden=16", "teacher.search_rounds=1", "teacher.demonstration_rounds=1", "teacher.passes=1"),
-    *("teacher.plant_epoch=1", "rounds=2"),
-)
-
-
-def one_of_two_that_rounds_otherwise(rank: int, port: int, folder: Path) -> None:
-    """Both are taught; the arithmetic of rank 1 is another, as that of another machine may be."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
-    torch.set_num_threads(1)
-    world, cfg = ProcessGroup.join(), configured(sets=TAUGHT)
-    trainer = TaughtTrainer(cfg, load("digits"), torch.device("cpu"), Execution.as_configured(cfg), world)
-    assert trainer.agent.ppo is not None
-    if rank == 1:
-        trainer.teacher._values.mean_GK += torch.linspace(0, 0.5, trainer.teacher._values.mean_GK.shape[1])
-        trainer.agent.ppo.network.heads["op"].bias.data += 1e-3
-    hooks = Recording()
-    hooks.on_round_end = lambda *_: None  # type: ignore[method-assign]
-    trainer.run(hooks)
-    found = {"chosen": trainer.teacher.chosen_N, **dict(trainer.agent.ppo.network.named_parameters())}
-    torch.save(found, folder / f"2-{rank}.pt")
-    world.leave()
-
-
-@pytest.mark.nightly
-def test_ranks_that_round_otherwise_are_taught_the_same(tmp_path: Path) -> None:
-    mp.spawn(one_of_two_that_rounds_otherwise, args=(free_ports(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
-    first, second = (seen(tmp_path, name) for name in ("2-0", "2-1"))
-    for name, value in first.items():
-        assert torch.equal(value, second[name]), name
 
 
 def one_that_leaves(rank: int, port: int, folder: Path) -> None:

@@ -41,7 +41,6 @@ LOSS = "epoch:train_loss"
 HOST = "run.started:host_parameters"
 UPDATE = "ppo.update:policy_loss"
 SEED_NORM = "epoch:seed_grad_norm"
-TAUGHT = ("teacher.search_rounds=1", "teacher.demonstration_rounds=1", "rounds=3")
 DEBUGGED = ("telemetry.debug_every=1", "telemetry.debug_epochs=2")
 SMALL_SEGMENTS = ("journal.segment_bytes=65536", "rounds=6", "telemetry.level=DEBUG")
 
@@ -264,14 +263,6 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "ppo.value_coefficient": Flip("5", changes("ppo.update:critic_grad_norm")),
     "ppo.max_grad_norm": Flip("0.001", changes(UPDATE)),
     "ppo.target_kl": Flip("0", tells("ppo.update:target_kl", 0.0, "ppo.update:minibatches")),
-    # The teacher.
-    "teacher.search_rounds": Flip("1", measured(lambda start: len(start.column(UPDATE)), 2, 0)),
-    "teacher.demonstration_rounds": Flip(
-        "1", measured(lambda start: len(start.column(UPDATE)), 0, 1), with_=(*TAUGHT[:1], "rounds=3")
-    ),
-    "teacher.passes": Flip("1", changes(UPDATE), with_=TAUGHT),
-    "teacher.learning_rate": Flip("0.1", changes(UPDATE), with_=TAUGHT),
-    "teacher.plant_epoch": Flip("0", changes("epoch:stage"), with_=TAUGHT[:1]),
     # The reward.
     "reward.mode": Flip("minimal", changes("epoch:reward", same=(LOSS,)), "random"),
     "reward.rent": Flip("1", changes("epoch:reward_components.rent", same=(LOSS,)), "random"),

@@ -29,8 +29,6 @@ SWITCHED = {
     "policy.kind = ppo": ("fixed", "ppo"),
     "policy.learn = true": ("false", "true"),
     "policy.kind = constant": ("ppo", "constant"),
-    "a policy that begins untrained": ("first.policy", ""),
-    "teacher.search_rounds from 1 on": ("0", "9"),
     "ppo.entropy_rounds from 1 on": ("0", "9"),
     "tasks in task.mixture": ("", "digits,layout"),
     "evaluation.rounds from 1 on": ("0", "5"),
@@ -78,7 +76,7 @@ def test_given_without_what_it_needs_it_is_refused(need: Need, key: str) -> None
         load(sets=["rounds=9", f"{key}={other_value(key)}", f"{need.switch}={off}"])
     assert str(caught.value) == (
         f"{key} (--set): is for {need.words}, and {need.switch} is {off or 'empty'}; "
-        f"leave it out, or {need.remedy or f'set {need.switch} too'}"
+        f"leave it out, or set {need.switch} too"
     )
 
 

@@ -78,7 +78,8 @@ def test_it_loads_is_described_and_trains(name: str) -> None:
     assert line.endswith(".")
     config = load(preset=name)
     assert config != Config()
-    sets = ["envs.count=2", "ppo.minibatches=2", "task.batches_per_epoch=1", "task.batch_size=8"]
+    sets = ["envs.count=2", "envs.copies=1", "ppo.minibatches=2", "task.batches_per_epoch=1"]
+    sets += ["task.batch_size=8"]
     data = task(config.task.label)
     if name == "tinystories":
         data = Text.of("stories", "The cat and the dog saw a ball. " * 300, 256)

@@ -16,8 +16,9 @@ from esper_overwatch.trainer.compute.process_group import ProcessGroup
 from esper_overwatch.trainer.config.load import load as configured
 from esper_overwatch.trainer.data.registry import load
 from esper_overwatch.trainer.episode_table import PolicyEvaluation
-from esper_overwatch.trainer.hooks import Learned, StopRun
+from esper_overwatch.trainer.hooks import StopRun
 from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.ranks.rank_states import join, redistribute, split
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
@@ -67,7 +68,7 @@ class StopHooks:
         if (round, epoch) == self._stop:
             raise StopRun("here", checkpoint=True)
 
-    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None: ...
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...
 
     def on_progress(self, done: int, total: int) -> None: ...
 

@@ -120,10 +120,9 @@ def test_missing_file_is_told(tmp_path: Path) -> None:
     [
         (("--set", "rounds=4"), "evaluation.rounds = 0: trials are judged by evaluations"),
         (("--set", "evaluation.rounds=2"), "rounds = 0: trials train without end"),
-        (("--set", "evaluation.rounds=2", "--set", "rounds=1"), "trials end before they are evaluated"),
         (
-            (*SETS, "--set", "teacher.search_rounds=2", "--set", "teacher.demonstration_rounds=3"),
-            "evaluation.rounds = 2, 5 rounds are the teacher's, so set rounds to 6 or more",
+            ("--set", "evaluation.rounds=2", "--set", "rounds=1"),
+            "evaluated; evaluation.rounds = 2, so set rounds to 2 or more",
         ),
         ((*SETS, "--set", "envs.count=2"), "envs.count: is given for all trials, too"),
         ((*SETS, "--name", "a b"), "is not a name for a run"),

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from esper_overwatch.trainer.config.load import ConfigError
-
-from .baselines import NO_SEED
+from esper_overwatch.trainer.policy.baselines import NO_SEED
 
 MAX_SCHEDULES = 4096
 """Limit of the Gaussian process: for each task it has a float64 covariance of all pairs, here 128 MiB."""

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from esper_overwatch.trainer.compare import schedule_values as values
+from esper_overwatch.trainer.compare.schedule_values import ScheduleValues, all_schedules
 from esper_overwatch.trainer.config.load import ConfigError
-from esper_overwatch.trainer.policy import schedule_values as values
-from esper_overwatch.trainer.policy.schedule_values import ScheduleValues, all_schedules
 
 SCHEDULES = all_schedules(3, 3, "")
 
@@ -31,8 +31,8 @@ def posterior(tried: list[tuple[int, float]]) -> tuple[Tensor, Tensor]:
 
 def test_too_many_schedules_are_refused() -> None:
     assert len(all_schedules(3, 4, "")) == 125
-    with pytest.raises(ConfigError, match=r"teacher\.x: 16 blueprints in 5 slots make .* name fewer"):
-        all_schedules(5, 16, "teacher.x")
+    with pytest.raises(ConfigError, match=r"--policy oracle: 16 blueprints in 5 slots make .* name fewer"):
+        all_schedules(5, 16, "--policy oracle")
 
 
 def test_posterior_equals_the_closed_form() -> None:

@@ -1,1 +1,0 @@
-"""Runs whose first rounds are a teacher's."""
