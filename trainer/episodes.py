@@ -105,7 +105,7 @@ class Episodes:
                         self.round,
                         self.epoch,
                         layers=hooks.layer_envs,
-                        growth=self.actor.looks_at_growth(self.epoch + 1),
+                        growth=self.epoch + 1 in self.actor.look_epochs,
                     )
             except Exception:
                 with suppress(Exception):  # of the two, the failure is what is to be known

@@ -21,9 +21,8 @@ from esper_overwatch.trainer.policy.observation import Observation
 
 from .observations import ShuffledMeasurements
 
-Choose = Callable[[Tensor], Tensor]
-"""Base columns of the observations up to an epoch, [T, N, columns] -> what each env plants, int64 [N, S], see
-`baselines.schedules`."""
+Choose = Callable[[Observation], Tensor]
+"""Observations [T, N, ...] so far -> what each env plants, int64 [N, S], see `baselines.schedules`."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class ScheduledPolicy(FrozenPolicy):
         epoch: from 0; nothing is planted before it.
     """
 
-    choose: Choose = lambda seen_TN: torch.full((seen_TN.shape[1], 0), NO_SEED)
+    choose: Choose = lambda seen: torch.full((seen.base.shape[1], 0), NO_SEED)
     epoch: int = 0
 
     @classmethod
@@ -52,16 +51,17 @@ class ScheduledPolicy(FrozenPolicy):
         self, cfg: Config, population: Population, device: torch.device, first_env: int = 0
     ) -> Actor:
         actor = super().make_actor(cfg, population, device, first_env)
-        seen_T: list[Tensor] = []
+        actor.look_epochs = (self.epoch,)
+        seen_T: list[Observation] = []
         planted: list[Tensor] = []
 
         def rule(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:
             """Called once in each epoch of the one episode that an actor lives for."""
-            seen_T.append(seen.base)
+            seen_T.append(seen)
             if len(seen_T) <= self.epoch:
                 return no_growth(space, legal, blueprint, seen)
             if not planted:
-                planted.append(self.choose(torch.stack(seen_T)).to(legal.device))
+                planted.append(self.choose(Observation.stack(seen_T)).to(legal.device))
             return schedules(planted[0])(space, legal, blueprint, seen)
 
         actor.rule = rule

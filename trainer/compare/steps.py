@@ -17,7 +17,6 @@ from esper_overwatch.protocol.storage.folders import esper_home
 from esper_overwatch.protocol.version import __version__
 from esper_overwatch.trainer.episode_table import EpisodeTable
 from esper_overwatch.trainer.evaluation.frozen_policy import FrozenPolicy
-from esper_overwatch.trainer.policy.observation import host_features
 from esper_overwatch.trainer.policy.saved_policy import PolicyMismatch
 
 from .bandit import Bandit
@@ -196,7 +195,7 @@ class Steps:
             bandit = Bandit(schedule_KS, seed=0)
             bandit.observe(range(len(found["paid"])), found)
             return ScheduledPolicy.by(
-                lambda seen_TN: schedule_KS[bandit.best(host_features(seen_TN))], word.epoch
+                lambda seen: schedule_KS[bandit.best(seen.host_features())], word.epoch
             ), ""
         if word.base == "static":
             table = EpisodeTable.from_builtins(results[0]["table"])

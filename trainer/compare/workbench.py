@@ -22,7 +22,7 @@ from esper_overwatch.trainer.hosts.task_defaults import build_model
 from esper_overwatch.trainer.policy.actions import ActionSpace
 from esper_overwatch.trainer.policy.baselines import NO_SEED
 from esper_overwatch.trainer.policy.network import ActorCritic
-from esper_overwatch.trainer.policy.observation import host_features
+from esper_overwatch.trainer.policy.observation import Observation
 from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
 
 from .frozen_policies import ScheduledPolicy
@@ -55,8 +55,8 @@ class SearchEpisodes(HeldOutEpisodes):
         self._population.assign_envs(torch.tensor([*hosts, *[hosts[-1]] * spare]))
         found: Records = {}
 
-        def plant(seen_TN: Tensor) -> Tensor:
-            found["context"] = host_features(seen_TN)[: len(hosts)]
+        def plant(seen: Observation) -> Tensor:
+            found["context"] = seen.host_features()[: len(hosts)]
             found["chosen"] = choose(found["context"])
             return schedule_KS[torch.cat([found["chosen"], found["chosen"][-1:].expand(spare)])]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import torch
@@ -120,6 +120,7 @@ class Actor:
     Attributes:
         greedy: whether the network acts as `ActionSpace.act_greedily` has it; nothing is drawn.
         rule: what decides in place of the network; None = the network does.
+        look_epochs: whose decisions go by what empty slots would gain, see `hosts.growth_score`.
 
     Raises:
         ConfigError: `policy.constant` does not fit slots or blueprints.
@@ -152,6 +153,7 @@ class Actor:
         self.plans: PlanSpace | None = None
         if cfg.policy.decision_epochs and network is not None:
             self.plans = PlanSpace(cfg.policy.decision_epochs, slots, device)
+        self.look_epochs: Collection[int] = self.plans.epochs if self.plans is not None else ()
         self._no_plan = torch.full((n, slots), NO_SEED, device=device)
         self._none_free = torch.zeros((n, slots), dtype=torch.bool, device=device)
         graphs = graphs or CudaGraphs(on=False)
@@ -180,10 +182,6 @@ class Actor:
     def reset_hidden(self, envs: Tensor) -> None:
         """Reset the recurrent state of the envs bool [N], whose hosts were rolled back."""
         self._reset = self._reset | envs
-
-    def looks_at_growth(self, epoch: int) -> bool:
-        """Whether what empty slots would gain matters to the decision of an epoch."""
-        return self.plans is not None and epoch in self.plans.epochs
 
     @torch.no_grad()
     def act(self, table: SlotTable, measurements: Measurements, legal: Tensor, epoch: int) -> Decision:

@@ -10,6 +10,7 @@ embedding of it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -91,11 +92,8 @@ SLOT_COLUMNS = FeatureColumns(_SLOT_MEASURED, _SLOT_PLAIN)
 
 _SHOWN = [i for i, name in enumerate(BASE_COLUMNS.measured) if not name.endswith("_ago")]
 """Columns that distinguish hosts, epoch by epoch; the others repeat earlier epochs."""
-
-
-def host_features(seen_TN: Tensor) -> Tensor:
-    """What hosts have shown so far, [N, T x columns] in host memory, of base columns [T, N, ...]."""
-    return seen_TN[..., _SHOWN].nan_to_num(0.0).transpose(0, 1).flatten(1).cpu()
+_GROWTH = [i for i, name in enumerate(SLOT_COLUMNS.measured) if name.startswith("new_")]
+"""Columns of `hosts.growth_score`."""
 
 
 @dataclass
@@ -112,6 +110,21 @@ class Observation:
     def at(self, epoch: int) -> Observation:
         """Select one epoch of a rollout's observations [T, N, ...]."""
         return Observation(self.base[epoch], self.slot[epoch], self.blueprint[epoch])
+
+    @classmethod
+    def stack(cls, seen: Sequence[Observation]) -> Observation:
+        """Observations [T, N, ...] of T epochs."""
+        parts = zip(*((one.base, one.slot, one.blueprint) for one in seen), strict=True)
+        return cls(*(torch.stack(part) for part in parts))
+
+    def host_features(self) -> Tensor:
+        """What hosts have shown so far, [N, F] in host memory, of observations [T, N, ...].
+
+        Losses, accuracies and gradients of every epoch, and what slots would gain, as measured last.
+        """
+        epochs = self.base[..., _SHOWN].nan_to_num(0.0).transpose(0, 1).flatten(1)
+        growth = self.slot[-1][..., _GROWTH].nan_to_num(0.0).flatten(1)
+        return torch.cat([epochs, growth], 1).cpu()
 
 
 class ObservationBuilder:

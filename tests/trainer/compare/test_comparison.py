@@ -40,6 +40,7 @@ from esper_overwatch.trainer.evaluation.episodes import HeldOutEpisodes
 from esper_overwatch.trainer.evaluation.frozen_policy import FrozenPolicy
 from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
 from esper_overwatch.trainer.policy.agent import Agent
+from esper_overwatch.trainer.policy.observation import SLOT_COLUMNS, Observation
 from esper_overwatch.trainer.policy.saved_policy import PolicyMismatch, SavedPolicy
 from tests.trainer.evaluation.test_episodes import CPU, MIXED, configuration
 
@@ -108,13 +109,17 @@ def test_search_meets_the_hosts_that_it_names() -> None:
 def test_schedule_is_chosen_by_what_hosts_have_shown() -> None:
     shown = []
 
-    def choose(seen_TN: torch.Tensor) -> torch.Tensor:
-        shown.append(seen_TN)
+    def choose(seen: Observation) -> torch.Tensor:
+        shown.append(seen)
         return SCHEDULES[[EMPTY, DEPTHWISE] * 3]
 
     table = play(configuration(*MIXED, "episode_epochs=12"), ScheduledPolicy.by(choose, epoch=3))
-    (seen_TN,) = shown
-    assert seen_TN.shape[:2] == (4, 6)
+    (seen,) = shown
+    assert seen.base.shape[:2] == (4, 6)
+    growth = seen.slot[..., SLOT_COLUMNS.names.index("new_weights_norm_log10")]
+    assert growth[:3].isnan().all(), "nobody looks where nothing is decided"
+    assert not growth[3].isnan().any()
+    assert seen.host_features().isfinite().all()
     assert (table.blueprint == SCHEDULES[[EMPTY, DEPTHWISE] * 3].numpy()).all()
     never = play(configuration(*MIXED, "episode_epochs=4"), ScheduledPolicy.of(SCHEDULES[[1] * 6], epoch=4))
     assert (never.blueprint == -1).all(), "nothing is planted before the epoch"
