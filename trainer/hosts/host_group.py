@@ -52,6 +52,8 @@ class _Programs(NamedTuple):
     """See `HostGroup._summarise`."""
     prepare: Callable[[], tuple[Runs, dict[str, Tensor]]]
     """See `HostGroup._prepare`."""
+    imagine: Callable[[Runs, Tensor, Tensor], list[Tensor]]
+    """See `HostGroup._imagine`."""
     germinate: Callable[[Tensor], None] | None = None
     """See `HostGroup._germinate`; None where only the rows of the born are drawn."""
 
@@ -126,7 +128,7 @@ class HostGroup:
         zeros_n = torch.zeros_like(self.envs)
         self._totals = _Totals(zeros_n.to(dtype), zeros_n, zeros_n.clone(), zeros_n.bool())
         self._statistics = GroupStatistics(model, pool, table, config.gates, amp)
-        self._programs = _Programs(self._forward, self._step, self._summarise, self._prepare)
+        self._programs = _Programs(self._forward, self._step, self._summarise, self._prepare, self._imagine)
 
     def __len__(self) -> int:
         return len(self.envs)
@@ -328,15 +330,18 @@ class HostGroup:
         Measured on the first batches of the next epoch, with the seeds that there are.
         """
         first = (epoch + 1) * self._config.task.batches_per_epoch
-        batches = [self._kernels(*self.batches.at(round_, first + i)) for i in range(NUM_BATCHES)]
+        batches = [
+            self._programs.imagine(self._runs, *self.batches.at(round_, first + i))
+            for i in range(NUM_BATCHES)
+        ]
         return torch.stack([growth_scores(kernels) for kernels in zip(*batches, strict=True)], 1)
 
-    def _kernels(self, x: Tensor, labels: Tensor) -> list[Tensor]:
+    def _imagine(self, runs: Runs, x: Tensor, labels: Tensor) -> list[Tensor]:
         """The gradient of an imagined kernel in each slot, for one batch."""
         weights = {name: leaf.detach() for name, leaf in self._leaves.items()}
         entered: list[Tensor] = []
         with autocast(self._amp, self.envs.device):
-            loss, _ = self._forward(self._runs, weights, x, labels, None, entered)
+            loss, _ = self._forward(runs, weights, x, labels, None, entered)
         found = torch.autograd.grad(loss.sum(), entered)
         n, causal = len(self), self._model.causal
         return [kernel_gradient(x.detach(), g, n, causal=causal) for x, g in zip(entered, found, strict=True)]
@@ -407,6 +412,9 @@ class HostGroup:
                 lends=True,
             ),
             summarise=graphs.wrap(f"the gradients of {name}", self._summarise),
+            imagine=graphs.wrap(
+                f"imagined kernels of {name}", self._imagine, tolerance=tolerance, in_place=(0,)
+            ),
             prepare=graphs.wrap(
                 f"the plan of {name}",
                 self._prepare,
