@@ -5,6 +5,7 @@ The pin in constraints.txt says which torch has these. No other module may name 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -21,6 +22,7 @@ __all__ = [
     "clear_cublas_workspaces",
     "copy_each_",
     "count_graph_breaks",
+    "is_compiler_loaded",
     "is_recompiling",
     "limit_recompiles",
     "memory_key",
@@ -90,6 +92,11 @@ def use_plain_cpu_layouts() -> None:
     inductor.compile_threads = 1
 
 
+def is_compiler_loaded() -> bool:
+    """Whether anything has asked for torch.compile: loading it takes as long as the rest of torch."""
+    return "torch._dynamo" in sys.modules
+
+
 def on_compile(callback: Callable[[], str]) -> None:
     """Call back before each compilation of a function; the text returned goes into torch's own log."""
     import torch._dynamo.utils as dynamo
@@ -107,6 +114,8 @@ def is_recompiling() -> bool:
 
 def count_graph_breaks() -> int:
     """Graph breaks of torch.compile in this process so far."""
+    if not is_compiler_loaded():
+        return 0
     import torch._dynamo.utils as dynamo
 
     return sum(dynamo.counters["graph_break"].values())

@@ -43,7 +43,6 @@ def pieces(tensor: Tensor) -> Iterator[Tensor]:
         yield from pieces(tensor.narrow(dim, start, min(step, length - start)))
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def collected_norms(tensors: Sequence[Tensor]) -> Tensor:
     """`row_norms` in pieces: slower where rows are long, without a copy of them."""
     return torch.stack([_norm(t) for t in tensors])
@@ -135,7 +134,6 @@ class LayerTensors:
         return cls(names=names, **merged)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def layer_statistics(
     names: list[str], gradients: Sequence[Tensor], weights: Sequence[Tensor], present: Tensor
 ) -> LayerTensors:
@@ -176,7 +174,6 @@ class TensorSummary:
     """Count of NaN and infinities."""
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def summary(tensors: Sequence[Tensor]) -> TensorSummary:
     """Summarise every number of some tensors [n, ...], in pieces.
 
@@ -230,7 +227,6 @@ def _norm_statistics(rows: Tensor) -> Tensor:
     return torch.stack([square, largest.double(), zeros.double(), nonfinite.double()])
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def of_activations(out: Tensor) -> Tensor:
     """Statistics of what a module put out, host by host: float64 [3, n], in the order of `ACTIVATIONS`.
 

@@ -126,7 +126,6 @@ class GroupStatistics:
         )
         return statistics
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def outputs(
         self, runs: Runs, weights: Parameters, x: Tensor, layers: Tensor

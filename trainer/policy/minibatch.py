@@ -23,6 +23,8 @@ from .coefficients import Coefficients
 from .network import ActorCritic
 from .rollout import Rollout
 
+BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-5
+"""Adam's: decay rates of the moments as usual, epsilon as CleanRL's PPO has it."""
 EPSILON = 1e-6
 """Keeps the clip of a gradient of 0 finite, as in torch.nn.utils.clip_grad_norm_."""
 Limits = tuple[float, float]
@@ -74,7 +76,6 @@ class Minibatch:
 
     Args:
         network: learns.
-        optimizer: its Adam; moments and counters are used, rates are given.
         loss: of a batch [T, n] and of the share of the minibatch that it is, see `ppo_loss`.
         process_group: the ranks that compute a minibatch together.
         graphs: replay the step where no other rank computes a part of it; None = it runs as it is.
@@ -82,18 +83,20 @@ class Minibatch:
     Attributes:
         early_stop: which steps are taken.
         is_replayed: whether a step is one graph; then what follows a stop is computed and not applied.
+        moments: Adam's means, mean squares and counters, each in the order of the parameters.
     """
 
     def __init__(
         self,
         network: ActorCritic,
-        optimizer: torch.optim.Adam,
         loss: Callable[[Rollout, Tensor, Tensor, Coefficients, float], Any],
         process_group: ProcessGroup,
         graphs: CudaGraphs | None,
     ) -> None:
-        self._network, self._optimizer, self._loss, self._group = network, optimizer, loss, process_group
+        self._network, self._loss, self._group = network, loss, process_group
         self._parameters: list[Tensor] = list(network.parameters())
+        self.moments = [[torch.zeros_like(p.detach()) for p in self._parameters] for _ in range(2)]
+        self.moments.append([torch.zeros((), device=network.place.device) for _ in self._parameters])
         self._shapes: dict[str, torch.Size] = {}
         self.early_stop = stop = EarlyStop(network.place.device)
         self._saw_stop = False
@@ -103,7 +106,7 @@ class Minibatch:
             self._program = graphs.wrap(
                 "a minibatch of the policy",
                 self._step,
-                changes=lambda: [*self._parameters, *iter_tensors(self._moments()), *vars(stop).values()],
+                changes=lambda: [*self._parameters, *iter_tensors(self.moments), *vars(stop).values()],
                 in_place=(0, 1),
             )
 
@@ -125,11 +128,8 @@ class Minibatch:
             rate: [] of learning.
             envs: int64 [n] of the minibatch.
         """
-        self._make_moments()
         limits = (cfg.target_kl, cfg.max_grad_norm)
-        return self._program(
-            vars(rollout), self._moments(), advantage, target, coefficients, limits, rate, envs
-        )
+        return self._program(vars(rollout), self.moments, advantage, target, coefficients, limits, rate, envs)
 
     def has_stopped(self) -> bool:
         """True if the update has; the host waits for replayed steps, and knows it of others."""
@@ -189,8 +189,6 @@ class Minibatch:
         self, moments: list[list[Tensor]], gradients: Any, clip: Tensor, rate: Tensor, applied: Tensor
     ) -> None:
         """Take one step of Adam by gradients that are clipped first."""
-        options = self._optimizer.param_groups[0]
-        beta1, beta2 = options["betas"]
         means, squares, counters = moments
         adam(
             self._parameters,
@@ -202,11 +200,11 @@ class Minibatch:
             fused=True,
             found_inf=(~applied).float(),
             amsgrad=False,
-            beta1=beta1,
-            beta2=beta2,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
             lr=rate,
             weight_decay=0.0,
-            eps=options["eps"],
+            eps=ADAM_EPSILON,
             maximize=False,
         )
 
@@ -227,18 +225,3 @@ class Minibatch:
             "head_grad_norm": torch.stack([norm(network.heads[name]) for name in HEAD_NAMES]),
             "critic_grad_norm": norm(network.critic),
         }
-
-    def _moments(self) -> list[list[Tensor]]:
-        """Adam's means, mean squares and counters, in the order of the parameters."""
-        states = [self._optimizer.state[p] for p in self._parameters]
-        return [[state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")]
-
-    def _make_moments(self) -> None:
-        """Let Adam make them, by a step that is not taken."""
-        if self._optimizer.state.get(self._parameters[0]):
-            return
-        for parameter in self._parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        self._optimizer.found_inf = torch.ones((), device=self._network.place.device)  # type: ignore[attr-defined]
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)

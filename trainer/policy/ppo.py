@@ -222,9 +222,8 @@ class PPO:
             key=lambda *args: (args[3].shape, args[5].clip, args[6]),
             loops=True,
         )
-        self.optimizer = torch.optim.Adam(network.parameters(), lr=cfg.learning_rate, eps=1e-5, fused=True)
         self._minibatch = Minibatch(
-            network, self.optimizer, lambda *args: loss(network, space, *args), self.process_group, graphs
+            network, lambda *args: loss(network, space, *args), self.process_group, graphs
         )
         self._describe, self._learn_inputs = self._describe_experience, network.learn_normalisers
         if graphs is not None and self._minibatch.is_replayed:
@@ -328,10 +327,13 @@ class PPO:
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on, beside the network."""
         streak = self._minibatch.early_stop.streak.clone()
-        return {"optimizer": self.optimizer.state_dict(), "updates": self.updates, "streak": streak}
+        moments = [[tensor.clone() for tensor in part] for part in self._minibatch.moments]
+        return {"moments": moments, "updates": self.updates, "streak": streak}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
+        for part, saved in zip(self._minibatch.moments, state["moments"], strict=True):
+            for tensor, value in zip(part, saved, strict=True):
+                tensor.copy_(value)
         self.updates = state["updates"]
         self._minibatch.early_stop.streak.copy_(state["streak"])
 

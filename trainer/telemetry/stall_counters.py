@@ -8,7 +8,12 @@ from typing import Any
 
 import torch
 
-from esper_overwatch.trainer.compute.torch_private import count_graph_breaks, is_recompiling, on_compile
+from esper_overwatch.trainer.compute.torch_private import (
+    count_graph_breaks,
+    is_compiler_loaded,
+    is_recompiling,
+    on_compile,
+)
 
 _SYNC = "called a synchronizing CUDA operation"
 """Begins the warning that torch.cuda.set_sync_debug_mode("warn") has for each."""
@@ -40,11 +45,13 @@ class StallCounters:
         self._rounds = self._syncs = self._recompiles = 0
         self._is_counting = False
         self._show = self._show_before = warnings.showwarning
-        on_compile(self._note_compilation)
+        self._hears_compiler = False
+        self._hear_compiler()
         self._before = self._now(0)
 
     def begin_round(self) -> None:
         """Have torch warn of waits in this round, or no longer."""
+        self._hear_compiler()
         self._rounds += 1
         counts = self._device.type == "cuda" and (self._rounds - 2) % self._every == 0
         if counts and not self._is_counting:
@@ -76,6 +83,12 @@ class StallCounters:
         if self._device.type == "cuda":
             retries = torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0)
         return transfers + self._syncs, count_graph_breaks(), self._recompiles, retries
+
+    def _hear_compiler(self) -> None:
+        """Be told of compilations, once something compiles."""
+        if not self._hears_compiler and is_compiler_loaded():
+            self._hears_compiler = True
+            on_compile(self._note_compilation)
 
     def _note_compilation(self) -> str:
         self._recompiles += is_recompiling()

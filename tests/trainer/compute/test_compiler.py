@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -206,3 +210,21 @@ def test_results_of_a_derived_program_outlive_the_next_call(monkeypatch: pytest.
     )
     kept = [program(torch.tensor(float(i)))[1] for i in range(4)]
     assert [float(k) for k in kept] == [0, 1, 2, 3]
+
+
+@pytest.mark.slow
+def test_run_that_compiles_nothing_loads_no_compiler(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom esper_overwatch.trainer.__main__ import main\n"
+        "try:\n    main()\nfinally:\n    print('torch._dynamo' in sys.modules)\n"
+    )
+    sets = ("envs.count=2", "ppo.minibatches=1", "episode_epochs=3", "task.batches_per_epoch=2", "device=cpu")
+    words = ["start", "r", "--rounds", "1", *(word for one in sets for word in ("--set", one))]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env=os.environ | {"ESPER_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "False"

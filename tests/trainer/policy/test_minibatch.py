@@ -59,9 +59,14 @@ def same(one: Agent, other: Agent) -> None:
         if name == "heads.slot.bias":  # moves all scores of a choice alike: Adam follows its rounding errors
             continue
         torch.testing.assert_close(found, weight, atol=1e-4, rtol=1e-4, msg=name)
-        moments, others = (ppo.optimizer.state.get(p, {}) for ppo, p in ((mine, weight), (theirs, found)))
-        for kind, moment in moments.items():
-            torch.testing.assert_close(others[kind], moment, atol=1e-5, rtol=1e-3, msg=f"{name} {kind}")
+    for kind, moments, others in zip(
+        ("mean", "square", "counter"),
+        mine.state_dict()["moments"],
+        theirs.state_dict()["moments"],
+        strict=True,
+    ):
+        for moment, other in zip(moments, others, strict=True):
+            torch.testing.assert_close(other, moment, atol=1e-5, rtol=1e-3, msg=kind)
     for mean, found in zip(mine.network.buffers(), theirs.network.buffers(), strict=True):
         torch.testing.assert_close(found, mean)
     assert torch.equal(mine.state_dict()["streak"], theirs.state_dict()["streak"])
@@ -112,7 +117,7 @@ def test_resumed_and_reconfigured_updates_do_not_use_old_graphs() -> None:
     assert found.clip_fraction == pytest.approx(expected.clip_fraction, abs=2e-3)
     same(plain, replaying)
     assert not graphs.programs[PROGRAM].reason
-    assert 3 <= len(graphs.programs[PROGRAM]._graphs) <= MAX_CACHED_GRAPHS
+    assert 2 <= len(graphs.programs[PROGRAM]._graphs) <= MAX_CACHED_GRAPHS
 
 
 def test_program_that_cannot_be_captured_learns_as_it_is() -> None:

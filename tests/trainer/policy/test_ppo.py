@@ -128,7 +128,7 @@ def weights(ppo: PPO) -> dict[str, Tensor]:
 
 
 def moments(ppo: PPO) -> list[Tensor]:
-    return [value.clone() for state in ppo.optimizer.state.values() for value in state.values()]
+    return [tensor for part in ppo.state_dict()["moments"] for tensor in part]
 
 
 def known_features(ppo: PPO, rollout: Rollout) -> np.ndarray[Any, Any]:
