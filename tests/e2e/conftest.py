@@ -116,7 +116,9 @@ class House:
         path = self.run_folder(name) / "events.jsonl"
         if not path.exists():
             return []
-        lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+        named = [f'"type":"{name}"'.encode() for name in types]  # found before a long journal is parsed
+        whole = path.read_bytes().split(b"\n")[:-1]
+        lines = [json.loads(line) for line in whole if not named or any(name in line for name in named)]
         return [line for line in lines if not types or line["type"] in types]
 
     def close(self) -> None:

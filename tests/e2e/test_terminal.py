@@ -142,11 +142,11 @@ def test_tui_survives_daemon_kill_and_resume(house: House) -> None:
 
 @pytest.mark.slow
 def test_a_run_watched_to_its_end_says_what_follows(house: House) -> None:
-    house.spawn("whole", "--rounds", "40")
+    house.spawn("whole", "--rounds", "9")
     house.spawn("cut")
     with overwatch(house, "whole", columns=120) as tui:
         tui.wait_for("COMPLETED")
-        tui.wait_for("is complete; go on: esper-daemon start --detach --resume whole --rounds 80")
+        tui.wait_for("is complete; go on: esper-daemon start --detach --resume whole --rounds 18")
         tui.press("q")
         assert tui.process.wait(300) == 0
     with overwatch(house, "cut") as tui:
@@ -157,7 +157,7 @@ def test_a_run_watched_to_its_end_says_what_follows(house: House) -> None:
     listed = house.daemon("list", "--all").stdout
     assert re.search(r"whole .* COMPLETED ", listed)
     assert re.search(rf"cut .* STOPPED +by uid {os.getuid()} \(esper-daemon/", listed)
-    assert "it is complete: 40 rounds are done" in house.daemon("doctor", "whole").stdout
+    assert "it is complete: 9 rounds are done" in house.daemon("doctor", "whole").stdout
     assert f"it was stopped by uid {os.getuid()}" in house.daemon("doctor", "cut").stdout
     assert "(COMPLETED)" in house.daemon("status", "whole").stderr
 
