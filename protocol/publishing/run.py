@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from time import time_ns
 from types import TracebackType
 from typing import Any, Literal
 
-from esper_overwatch.protocol.errors import PublishError
+from esper_overwatch.protocol.errors import FolderError, KeysUnusable, PublishError
 from esper_overwatch.protocol.machine.sampler import SystemSampler
 from esper_overwatch.protocol.messages.events import (
     STOP_BY,
@@ -73,8 +74,9 @@ def publish(
 ) -> PublishedRun:
     """Publish a run: viewers on this machine, through ssh or TCP see what the loop logs.
 
-    What the loop then gives never ends it: what cannot be published is left out, with a warning and a line of
-    the run's log for each name.
+    It never ends the loop: what cannot be published is left out, with a warning and a line of the run's log
+    for each name. Where the home folder cannot be used, the run is published in a temporary one; where it
+    cannot listen, on this machine alone; a warning says so.
 
     Args:
         name: of the run; None = one is made (`run-7f3a`). One that is taken gets a number (`mine-2`), one
@@ -90,17 +92,31 @@ def publish(
 
     Raises:
         NameTaken: with `resume`, the run is live, or is a training of `esper-daemon`; `strict`: or is there.
-        FolderError: a folder or a socket cannot be used.
-        KeysUnusable: it is to listen, and has no key or no client is authorized.
+        FolderError: no folder can be used; `strict`: or the home folder or a socket cannot.
+        KeysUnusable: `strict`: it is to listen, and has no key or no client is authorized.
         BadName, PublishError: `strict`: it is not a name; `config` or `tags` cannot be sent.
     """
     about = describe(config, tags, notes, strict=strict)
-    folder = claim_folder(name, resume=resume, strict=strict, home=home)
+
+    def start() -> PublishedRun:
+        folder = claim_folder(name, resume=resume, strict=strict, home=home)
+        try:
+            return PublishedRun(folder, about, listen, strict=strict)
+        except BaseException:
+            folder.abandon()
+            raise
+
     try:
-        return PublishedRun(folder, about, listen, strict=strict)
-    except BaseException:
-        folder.abandon()
-        raise
+        return start()
+    except (FolderError, KeysUnusable) as error:
+        if strict:
+            raise
+        listen, instead = "", "the run is published on this machine alone"
+        if isinstance(error, FolderError):
+            home = tempfile.mkdtemp(prefix="esper-")
+            instead = f"the run is published in {home}: ESPER_HOME={home} esper-tui shows it"
+        logger.warning("%s; %s", error, instead)
+    return start()
 
 
 class PublishedRun:
