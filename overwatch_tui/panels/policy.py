@@ -29,7 +29,6 @@ TEST_WIDTH = 100
 """From which on the row of held-out hosts has their test accuracy beside the leads, which matter more."""
 HELD_OUT = "held-out"
 """Key of the row of the evaluation, below the signals."""
-TASK_WIDTH = 16
 MIN_CHART_LINES = 5
 """Lines left that are worth a chart."""
 MIN_ROUND_CHARTS = 5
