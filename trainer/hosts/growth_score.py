@@ -23,6 +23,7 @@ SCORES = ("new_weights_norm", "new_weights_agreement", "new_kernel_norm", "new_k
 _SMALLEST = 1e-12
 
 
+@torch.no_grad()
 def kernel_gradient(x: Tensor, gradient: Tensor, n: int, *, causal: bool) -> Tensor:
     """Gradient [n, C, places] of a depthwise kernel that is 0: summed products of inputs and gradients.
 
@@ -32,6 +33,7 @@ def kernel_gradient(x: Tensor, gradient: Tensor, n: int, *, causal: bool) -> Ten
         causal: a place must not see rows below it, as in a text; the kernel reaches two rows up instead.
     """
     _, channels, height, width = x.shape
+    x, gradient = (part.to(torch.promote_types(part.dtype, torch.float32)) for part in (x, gradient))
     above, below = (2, 0) if causal else (1, 1)
     side = 0 if width == 1 else 1
     padded = F.pad(x, (side, side, above, below))

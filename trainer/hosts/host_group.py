@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -342,9 +343,10 @@ class HostGroup:
         entered: list[Tensor] = []
         with autocast(self._amp, self.envs.device):
             loss, _ = self._forward(runs, weights, x, labels, None, entered)
-        found = torch.autograd.grad(loss.sum(), entered)
-        n, causal = len(self), self._model.causal
-        return [kernel_gradient(x.detach(), g, n, causal=causal) for x, g in zip(entered, found, strict=True)]
+        scale = torch.ones_like(loss) if self.loss_scale is None else self.loss_scale.scale_N.to(loss.dtype)
+        found = torch.autograd.grad(loss, entered, scale)
+        gradient = partial(kernel_gradient, n=len(self), causal=self._model.causal)
+        return [kernel / scale.view(-1, 1, 1) for kernel in map(gradient, entered, found)]
 
     def _forward(
         self,

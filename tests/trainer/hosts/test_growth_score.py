@@ -128,3 +128,17 @@ def test_scores_do_not_depend_on_the_grouping() -> None:
         found.append(scored(population))
         population.close()
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_scores_in_half_precision_are_about_those_in_full(dtype: str) -> None:
+    found = []
+    for amp in ("off", dtype):
+        cfg = config(3, (8, 8), envs__plan="gather", amp__dtype=amp, task__batch_size=32)
+        population = Population(cfg, DIGITS, "cpu")
+        found.append(scored(population))
+        population.close()
+    full, half = found
+    norms = [0, 2]
+    torch.testing.assert_close(half[..., norms], full[..., norms], rtol=0.3, atol=0.02)
+    torch.testing.assert_close(half[..., 1], full[..., 1], rtol=0.0, atol=0.15)
