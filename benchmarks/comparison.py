@@ -43,7 +43,9 @@ SMALL_OPTIONS = (
     "envs.threads=1",
     "envs.convolution=grouped",
     "task.batch_size=32",
-    "ppo.target_kl=0.03",
+    "ppo.target_kl=0.05",
+    "policy.decision_epochs=0,2,5",
+    "envs.copies=2",
 )
 """The small comparison, on the digits; executed in one way on every machine."""
 Targets = dict[str, tuple[str, float]]
