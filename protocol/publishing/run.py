@@ -16,6 +16,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -408,7 +409,9 @@ class PublishedRun:
 
     def flush(self, timeout: float = FLUSH_SECONDS) -> bool:
         """Wait until the journal has what was logged before; False where it was not in time."""
-        return self._ended is None and self._server.flush(timeout)
+        end = time.monotonic() + timeout
+        waiting = self._queue.devices.wait(timeout)
+        return self._ended is None and self._server.flush(max(0.0, end - time.monotonic())) and not waiting
 
     def finish(self, error: BaseException | str | None = None) -> None:
         """End the run: what was logged is written, clients are notified. Later calls do nothing.
@@ -428,9 +431,11 @@ class PublishedRun:
         server.set_state("STOPPING", reason)
         self._sampler.close()
         self._commands.close(text)
-        self._left_out.close()
         if isinstance(error, BaseException) and text is not None:
             self._emit(log_line(error))
+        if waiting := self._queue.devices.wait(FLUSH_SECONDS):
+            self._left_out("devices", f"{waiting} values of a device that does not answer")
+        self._left_out.close()
         server.flush(FLUSH_SECONDS)
         self._commands.close(text)  # what was accepted while the state changed
         self._emit(self.summary.take())

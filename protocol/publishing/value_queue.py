@@ -17,6 +17,7 @@ from msgspec import Struct
 from esper_overwatch.protocol.messages.events import Histogram, LoggedText, LogLine, Scalars
 from esper_overwatch.protocol.server.emitter import MAX_QUEUED, Emitted, Emitter
 
+from .device_reader import DeviceReader, is_on_device
 from .summary import RunSummary
 from .values import MAX_ARRAY_VALUES, ArraySample
 
@@ -45,6 +46,8 @@ class _LargeMetric:
     step: int
     name: str
     value: Scalars | ArraySample
+    waits: bool
+    """To read it, a device is waited for."""
 
 
 @dataclass
@@ -112,19 +115,22 @@ class ValueQueue(Emitter):
         self._summary = summary
         self._on_step = on_step
         self._has_warned = False
-        self._num_completed = 0
+        self._num_completed = self._num_told = 0
         self._waiting_bytes = 0
         self._bytes_lock = threading.RLock()  # a signal handler may log, too
+        self.devices = DeviceReader[Emitted](self._read)
+        """Reads values of devices, and emits them when it has."""
 
     def emit_numbers(self, step: int, numbers: dict[str, float]) -> None:
         """Queue the numbers of one `log`, however many."""
         values = Scalars(step=step, values=numbers)
-        self._emit_large(_LargeMetric(BYTES_PER_NUMBER * len(numbers), step, "", values))
+        waits = any(map(is_on_device, numbers.values()))
+        self._emit_large(_LargeMetric(BYTES_PER_NUMBER * len(numbers), step, "", values, waits))
 
     def emit_array(self, step: int, name: str, sample: ArraySample) -> None:
         """Queue an array's sample, to become a histogram."""
         num_bytes = BYTES_PER_NUMBER // 4 * min(sample.size, MAX_ARRAY_VALUES)
-        self._emit_large(_LargeMetric(num_bytes, step, name, sample))
+        self._emit_large(_LargeMetric(num_bytes, step, name, sample, is_on_device(sample.values)))
 
     def emit_text(self, step: int, name: str, text: str) -> None:
         """Queue a text."""
@@ -141,13 +147,22 @@ class ValueQueue(Emitter):
                 self._refuse(queue.stream)
                 return
             self._waiting_bytes += item.num_bytes
-            queue.events.append(Emitted(time_ns(), item, None, self._context))
+            emitted = Emitted(time_ns(), item, None, self._context)
+            if isinstance(item, _LargeMetric) and item.waits:
+                self.devices.put(emitted)
+            else:
+                queue.events.append(emitted)
+
+    def _read(self, item: Emitted) -> None:
+        """Emit what a device has given; the I/O thread never waits for one."""
+        done = self._complete(item)
+        self._queue_by_class[type(done.event)].events.append(done)
 
     def drain(self, limit: int) -> list[Emitted]:
         """Take what waits: numbers as JSON has them, histograms for arrays; now and then the summary."""
-        before = self._num_completed
         events = [self._complete(item) for item in super().drain(limit)]
-        if self._num_completed != before:
+        if self._num_completed != self._num_told:
+            self._num_told = self._num_completed
             self._on_step(self._summary.step)
         summary = self._summary.take_due(time.monotonic())
         if summary is not None:
