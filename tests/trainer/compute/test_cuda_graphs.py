@@ -290,7 +290,10 @@ def same(one: Trainer, other: Trainer, tolerance: float = 0.0) -> None:
         torch.testing.assert_close(found, value, atol=tolerance, rtol=0)
 
 
-OF_THE_GROUP = tuple(f"the {part} of hosts 0 to 3" for part in ("gradients", "newborn", "plan"))
+OF_THE_GROUP = (
+    *(f"the {part} of hosts 0 to 3" for part in ("gradients", "newborn", "plan")),
+    "imagined kernels of hosts 0 to 3",
+)
 EACH_EPOCH = (
     "a minibatch of the policy",
     "the actions",

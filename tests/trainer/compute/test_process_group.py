@@ -98,7 +98,8 @@ def train(world: ProcessGroup, folder: Path) -> None:
     torch.set_num_threads(1)
     trainer = Trainer(CONFIG, load("digits"), torch.device("cpu"), Execution.as_configured(CONFIG), world)
     assert trainer.agent.ppo is not None
-    network = trainer.agent.ppo.network.double()
+    network, moments = trainer.agent.ppo.network.double(), trainer.agent.ppo._minibatch.moments
+    moments[:2] = [[tensor.double() for tensor in part] for part in moments[:2]]
     seen = Recording()
     trainer.run(seen)
     torch.save(

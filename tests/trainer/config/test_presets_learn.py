@@ -29,7 +29,7 @@ STEPS = {
     "digits-wait": ("task.batches_per_epoch=24",),
     "fashion-mnist": ("task.batches_per_epoch=24",),
     "many-envs": ("task.batches_per_epoch=60",),
-    "mixture": ("envs.count=10", "envs.group_size=10", "task.batches_per_epoch=60"),
+    "mixture": ("envs.count=10", "envs.copies=1", "envs.group_size=10", "task.batches_per_epoch=60"),
     "synthetic-32": ("task.batches_per_epoch=24",),
     "text": ("task.batches_per_epoch=60",),
     "tinystories": (
