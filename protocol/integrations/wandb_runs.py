@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from esper_overwatch.protocol.publishing.description import to_json_tree
+from esper_overwatch.protocol.publishing.description import describe, to_json_tree
 from esper_overwatch.protocol.publishing.run import PublishedRun, publish
 
 logger = logging.getLogger(__name__)
@@ -54,8 +54,7 @@ class CompatibleConfig(MutableMapping[str, Any]):
 
     def update(self, values: Any = (), /, allow_val_change: bool = True, **more: Any) -> None:
         """Set values, of a dict, a Namespace or the like."""
-        found = values if isinstance(values, Mapping) else getattr(values, "__dict__", None)
-        self._values.update(dict(values) if found is None else found, **more)
+        self._values.update(_settings(values), **more)
         self._run.publish_text("config", msgspec.json.encode(to_json_tree(self._values)).decode())
 
 
@@ -166,6 +165,11 @@ class CompatibleRun:
             logger.warning("run %s: %s publishes nothing", self.name, what.rstrip(":"))
 
 
+def _settings(config: Any) -> Mapping[str, Any]:
+    """A configuration of any kind, by name."""
+    return config if isinstance(config, Mapping) else describe(config or None, (), "", strict=False).config
+
+
 _current: CompatibleRun | None = None
 
 
@@ -195,7 +199,7 @@ def init(
     global _current
     if _current is not None:
         return _current
-    values = config if isinstance(config, Mapping) else dict(getattr(config, "__dict__", config or {}))
+    values = _settings(config)
     run = None
     if (mode or os.environ.get("WANDB_MODE")) != "disabled":
         words = [word for word in (entity, project, *(tags or ())) if word]

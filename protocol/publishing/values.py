@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from esper_overwatch.protocol.errors import PublishError, first_line
 
+from .device_reader import is_on_device
+
 logger = logging.getLogger(__name__)
 
 MAX_NAME_CHARACTERS = 128
@@ -197,7 +199,7 @@ def _take_number(name: str, value: Any) -> Any:
         return value
     if hasattr(value, "detach"):
         value = value.detach()
-    if str(getattr(value, "device", "cpu")) != "cpu" and hasattr(value, "clone"):
+    if is_on_device(value) and hasattr(value, "clone"):
         return value.clone()
     number = value.item() if hasattr(value, "item") else value
     if not isinstance(number, Real):

@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 
 import msgspec
 import torch
@@ -183,10 +182,6 @@ class ProcessGroup:
     def all_reduce_(self, tensors: Sequence[Tensor]) -> None:
         """Add up the ranks' tensors, in place, in one exchange; all of one dtype and device."""
         self._exchange_(tensors, dist.all_reduce)
-
-    def broadcast_(self, tensors: Sequence[Tensor]) -> None:
-        """Give rank 0's tensors to all, in place, in one exchange; all of one dtype and device."""
-        self._exchange_(tensors, partial(dist.broadcast, src=0))
 
     @torch.no_grad()
     def _exchange_(self, tensors: Sequence[Tensor], collective: Callable[[Tensor], object]) -> None:

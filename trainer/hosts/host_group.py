@@ -362,8 +362,7 @@ class HostGroup:
         for slot, planned in enumerate(runs):
             x = self._model.train_block(slot, x, weights, dropout_keys)
             if entered is not None:
-                x = x if x.requires_grad else x.requires_grad_()
-                entered.append(x)
+                entered.append(x.requires_grad_())
             x = self._pool.run(slot, x, n, planned, weights)
         logits = self._model.head(x, weights).to(self._dtype)
         if self._absent is not None:

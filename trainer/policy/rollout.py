@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -105,10 +105,6 @@ class Rollout:
     def to(self, device: torch.device) -> Rollout:
         """Move to a device."""
         return self._map(lambda rows: rows.to(device))
-
-    def with_actions(self, actions: Tensor) -> Rollout:
-        """Replace the actions by int64 [T, N, heads]; the rest stays."""
-        return replace(self, actions=actions)
 
     @classmethod
     def joined(cls, rollouts: Sequence[Rollout]) -> Rollout:
