@@ -10,16 +10,12 @@ import torch
 from torch import Tensor
 
 from . import native_convolution as native
-from . import native_norm, native_rows
 from .execution_plan import Convolution
 from .stacked_ops import (
     batch_norm,
     batch_norm_average,
     conv,
-    group_norm,
     max_pool,
-    residual,
-    towards_group_norm,
 )
 
 
@@ -38,14 +34,6 @@ class Conv:
     ) -> Tensor:
         """n convolutions, see `stacked_ops.conv`."""
         return conv(x, weight, bias, groups, stride, unfold=self._unfold)
-
-    def runs_one_as_several(self, _like: Tensor) -> bool:
-        """True if a network alone is computed bit for bit as among others, from tensors like this one."""
-        return False
-
-    def moves_rows(self, like: Tensor) -> bool:  # noqa: ARG002
-        """True if our own kernel gathers and grafts the rows of a map like this one."""
-        return False
 
     def biased_relu(self, x: Tensor, weight: Tensor, bias: Tensor, *, pool: bool = False) -> Tensor:
         """relu(convolution + bias), of x halved by `max_pool` where there is a `pool`."""
@@ -73,20 +61,6 @@ class Conv:
         made = self(max_pool(x) if pool else x, weight)
         return torch.relu_(batch_norm_average(made, scale, shift, mean, variance, batches))
 
-    def group_normed(self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        """relu(group norm(convolution)), as `stacked_ops.group_norm`."""
-        return torch.relu(group_norm(self(x, weight), scale, shift))
-
-    def normed_residual(
-        self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, skip: Tensor, gain: Tensor
-    ) -> Tensor:
-        """skip + gain * group_normed(x)."""
-        return residual(skip, self.group_normed(x, weight, scale, shift), gain)
-
-    def towards_group_norm(self, x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
-        """x + gain * (group norm(x) - x), as `stacked_ops.towards_group_norm`."""
-        return towards_group_norm(x, weight, bias, gain)
-
 
 class NativeConv(Conv):
     """Convolution by our own kernel, fused with what follows it; by torch where the kernel does not apply."""
@@ -100,12 +74,6 @@ class NativeConv(Conv):
             return native.convolve(x, weight, bias, groups)
         return native.convolve(x, weight, None, groups) + bias.flatten()[:, None, None]
 
-    def runs_one_as_several(self, _like: Tensor) -> bool:
-        return _like.device.type == "cpu" and _like.dtype == torch.float32 and not native.absence()
-
-    def moves_rows(self, like: Tensor) -> bool:
-        return native_rows.is_taken(like)
-
     def biased_relu(self, x: Tensor, weight: Tensor, bias: Tensor, *, pool: bool = False) -> Tensor:
         if torch.is_grad_enabled() or not native.is_taken(x, weight, pool=pool):
             return super().biased_relu(x, weight, bias, pool=pool)
@@ -116,7 +84,7 @@ class NativeConv(Conv):
     ) -> Tensor:
         if not native.is_taken(x, weight, pool=pool):
             return super().batch_normed(x, weight, scale, shift, pool=pool)
-        return native.convolve_normed(x, weight, scale, shift, of_batch=True, pool=pool)[0]
+        return native.convolve_normed(x, weight, scale, shift, pool=pool)[0]
 
     def batch_norm_averaged(
         self,
@@ -133,28 +101,11 @@ class NativeConv(Conv):
         norm = scale, shift
         if not native.is_taken(x, weight, pool=pool):
             return super().batch_norm_averaged(x, weight, *norm, mean, variance, batches, pool=pool)
-        out, found_mean, found_variance = native.convolve_normed(x, weight, *norm, of_batch=True, pool=pool)
+        out, found_mean, found_variance = native.convolve_normed(x, weight, *norm, pool=pool)
         count = out.numel() // out.shape[1]
         mean.lerp_(found_mean.view_as(mean), 1.0 / batches)
         variance.lerp_(found_variance.view_as(variance) * (count / (count - 1)), 1.0 / batches)
         return out
-
-    def group_normed(self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        if not native.is_taken(x, weight):
-            return super().group_normed(x, weight, scale, shift)
-        return native.convolve_normed(x, weight, scale, shift, of_batch=False)[0]
-
-    def normed_residual(
-        self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, skip: Tensor, gain: Tensor
-    ) -> Tensor:
-        if not native.is_taken(x, weight):
-            return super().normed_residual(x, weight, scale, shift, skip, gain)
-        return native.convolve_normed(x, weight, scale, shift, skip, gain, of_batch=False)[0]
-
-    def towards_group_norm(self, x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
-        if not native_norm.is_taken(x):
-            return super().towards_group_norm(x, weight, bias, gain)
-        return native_norm.towards_group_norm(x, weight, bias, gain)
 
 
 GROUPED = Conv()

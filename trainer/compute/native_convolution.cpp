@@ -8,8 +8,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <algorithm>
 #include <cmath>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "native_convolution.h"
@@ -34,6 +36,7 @@ TARGET_512
 #include "native_convolution_kernels.h"
 #include "native_norm_kernels.h"
 #include "native_pool_kernels.h"
+#include "native_seeds_kernels.h"
 #undef KERNELS
 #undef WIDE
 TARGET_END
@@ -43,6 +46,7 @@ TARGET_256
 #include "native_convolution_kernels.h"
 #include "native_norm_kernels.h"
 #include "native_pool_kernels.h"
+#include "native_seeds_kernels.h"
 #undef KERNELS
 #undef WIDE
 TARGET_END
@@ -62,12 +66,21 @@ struct InstructionSet {
     decltype(&avx2::spread_changes) spread_changes;
     decltype(&avx2::pool) pool;
     decltype(&avx2::unpool) unpool;
+    decltype(&avx2::take_pixels) take_pixels;
+    decltype(&avx2::add_pixels) add_pixels;
+    decltype(&avx2::blend_pixels) blend_pixels;
+    decltype(&avx2::derive_pixels) derive_pixels;
+    decltype(&avx2::sum_products) sum_products;
+    decltype(&avx2::scale_numbers) scale_numbers;
+    decltype(&avx2::add_scaled) add_scaled;
 };
 
 #define SET(name)                                                                                            \
     {#name, name::choose, name::convolve_depthwise, name::derive_depthwise, name::sum_values,                \
      name::sum_squares, name::apply_norm, name::sum_gradients, name::spread_gradients,                       \
-     name::apply_affine, name::sum_changes, name::spread_changes, name::pool, name::unpool}
+     name::apply_affine, name::sum_changes, name::spread_changes, name::pool, name::unpool,   \
+     name::take_pixels, name::add_pixels, name::blend_pixels, name::derive_pixels, name::sum_products,       \
+     name::scale_numbers, name::add_scaled}
 constexpr InstructionSet SETS[] = {SET(avx512), SET(avx2)};
 
 bool has(const InstructionSet &set) {
@@ -270,6 +283,13 @@ bool read_numbers(PyObject *tuple, long long *out, Py_ssize_t count) {
     return !PyErr_Occurred();
 }
 
+// With a 1x1 kernel every pixel is an image of its own.
+void flatten_pointwise(Call &call) {
+    if (call.kernel != 1 || call.norm == OF_GROUPS) return;
+    call.batch *= call.area();
+    call.height = call.width = 1;
+}
+
 // Run without Python's lock.
 PyObject *perform(PyObject *arguments, void (*dense)(const Call &), void (*depthwise)(const Call &)) {
     const char *name;
@@ -282,10 +302,7 @@ PyObject *perform(PyObject *arguments, void (*dense)(const Call &), void (*depth
         return nullptr;
     bool enough = true;
     Py_BEGIN_ALLOW_THREADS
-    if (call.kernel == 1 && call.norm != OF_GROUPS) {  // every pixel is an image of its own
-        call.batch *= call.area();
-        call.height = call.width = 1;
-    }
+    flatten_pointwise(call);
     try {
         (call.depthwise ? depthwise : dense)(call);
     } catch (const std::bad_alloc &) {
@@ -302,16 +319,9 @@ PyObject *py_convolve(PyObject *, PyObject *arguments) {
 
 PyObject *py_derive(PyObject *, PyObject *arguments) { return perform(arguments, derive, derive_depthwise); }
 
-PyObject *py_approach_norm(PyObject *, PyObject *arguments) {
-    return perform(arguments, approach_norm, approach_norm);
-}
-
-PyObject *py_derive_approach(PyObject *, PyObject *arguments) {
-    return perform(arguments, derive_approach, derive_approach);
-}
 }  // namespace
 #include "native_images.h"
-#include "native_rows.h"
+#include "native_seeds.h"
 #endif
 
 namespace {
@@ -334,17 +344,14 @@ PyObject *instruction_sets(PyObject *, PyObject *) {
 }
 
 // As in native_convolution.py; to be raised with each change of what the functions are given.
-constexpr long INTERFACE = 4;
+constexpr long INTERFACE = 5;
 
 PyMethodDef METHODS[] = {
 #if defined(__x86_64__)
     {"convolve", py_convolve, METH_VARARGS, "Convolve; tensors by their addresses."},
-    {"approach_norm", py_approach_norm, METH_VARARGS, "Norm without a convolution; tensors by their addresses."},
-    {"derive_approach", py_derive_approach, METH_VARARGS, "Gradients of `approach_norm`, likewise."},
-    {"take_rows", py_take_rows, METH_VARARGS, "Copy rows of a map; tensors by their addresses."},
-    {"blend_rows", py_blend_rows, METH_VARARGS, "Blend seeds into rows of a map, likewise."},
-    {"derive_rows", py_derive_rows, METH_VARARGS, "Gradients of `blend_rows`, likewise."},
-    {"add_rows", py_add_rows, METH_VARARGS, "Add to rows of a map, likewise."},
+    {"run_seeds", py_run_seeds, METH_VARARGS, "Run the seeds of a slot; tensors by their addresses."},
+    {"derive_seeds", py_derive_seeds, METH_VARARGS, "Gradients of `run_seeds`, likewise."},
+    {"seeds_room", py_seeds_room, METH_VARARGS, "How many numbers `run_seeds` keeps."},
     {"scale_images", py_scale_images, METH_VARARGS, "Make inputs of images, likewise."},
     {"derive", py_derive, METH_VARARGS, "Gradients of `convolve`; tensors by their addresses, 0 = not wanted."},
 #endif

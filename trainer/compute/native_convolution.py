@@ -23,12 +23,12 @@ try:
 except ImportError:  # installed where there was no compiler
     kernel = None
 
-INTERFACE = 4
+INTERFACE = 5
 """Version of the kernel that this module calls; one compiled before its sources changed has another."""
 KERNEL_SIZES = (1, 3)
 MAX_PIXELS = 2**31 - 1
 """Pixels of a batch; the kernel counts them in 32 bits."""
-NO_NORM, BATCH_NORM, GROUP_NORM = range(3)
+NO_NORM, BATCH_NORM = range(2)
 """Codes of the kernel for the norm behind a convolution."""
 
 
@@ -98,30 +98,24 @@ def convolve_normed(
     weight: Tensor,
     scale: Tensor,
     shift: Tensor,
-    skip: Tensor | None = None,
-    gain: Tensor | None = None,
     *,
-    of_batch: bool,
     pool: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """relu(norm(convolution)), or skip + gain * relu(norm(convolution)), of what `is_taken`.
+    """relu(batch norm(convolution)) of what `is_taken`.
 
     Args:
         scale, shift: [n, O] or [n*O].
-        skip: [B, n*O, H, W].
-        gain: [n]; comes with a `skip`.
-        of_batch: batch norm; else group norm as `stacked_ops.group_norm` has it.
         pool: whether x is halved by a max pool first, as by `stacked_ops.max_pool`.
 
     Returns:
         [B, n*O, H, W] (of the halved map where there is a pool), and where no gradients are recorded the
-        mean and the biased variance that the norm took: [n*O], or [B, n*groups].
+        mean and the biased variance that the norm took, [n*O].
     """
-    tensors = (x, weight, scale, shift, skip, gain)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        out: Tensor = _ConvolveNormed.apply(*tensors, of_batch, pool)  # type: ignore[no-untyped-call]
+    tensors = (x, weight, scale, shift)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        out: Tensor = _ConvolveNormed.apply(*tensors, pool)  # type: ignore[no-untyped-call]
         return out, out, out
-    made, _, mean, variance, _, _ = torch.ops.esper.convolve_normed(*tensors, of_batch, pool, False)
+    made, _, mean, variance, _, _ = torch.ops.esper.convolve_normed(*tensors, pool, False)
     return made, mean, variance
 
 
@@ -225,21 +219,12 @@ def _norm_sizes(
     weight: Tensor,
     scale: Tensor,
     shift: Tensor,
-    gain: Tensor | None,
     large: Tensor | None,
-    of_batch: bool,
 ) -> tuple[int, ...]:
     outputs = weight.shape[1]
     steps = (t.stride(0) if t.dim() == 2 else outputs for t in (scale, shift))
-    gain_step = 0 if gain is None else gain.stride(0)
-    norm = BATCH_NORM if of_batch else GROUP_NORM
-    sizes = (*_sizes(x, weight), *steps, gain_step, *_large_sizes(large))
-    return (*sizes, _is_shared(x, weight), False, False, norm)
-
-
-def norm_groups(n: int, outputs: int) -> int:
-    """Groups of n group norms, as `stacked_ops.group_norm` has them."""
-    return n * (outputs // 8 if outputs % 8 == 0 else 1)
+    sizes = (*_sizes(x, weight), *steps, 0, *_large_sizes(large))
+    return (*sizes, _is_shared(x, weight), False, False, BATCH_NORM)
 
 
 def _convolve_normed(
@@ -247,9 +232,6 @@ def _convolve_normed(
     weight: Tensor,
     scale: Tensor,
     shift: Tensor,
-    skip: Tensor | None,
-    gain: Tensor | None,
-    of_batch: bool,
     pool: bool,
     keep: bool,
 ) -> tuple[Tensor, ...]:
@@ -259,19 +241,15 @@ def _convolve_normed(
     large = x if pool else None
     x = _empty_pooled(x, x.dtype) if pool else x
     places = _empty_pooled(large, torch.uint8) if large is not None and keep else None
-    skip = None if skip is None else laid_out(skip)
     n, outputs = weight.shape[:2]
     y = _empty(x, n * outputs)
     raw = torch.empty_like(y) if keep else y
-    size = (n * outputs,) if of_batch else (x.shape[0], norm_groups(n, outputs))
-    mean, variance = x.new_empty(size), x.new_empty(size)
+    mean, variance = x.new_empty(n * outputs), x.new_empty(n * outputs)
     addresses = addresses_of(
         x=x,
         weight=weight,
         scale=scale,
         shift=shift,
-        gain=gain,
-        skip=skip,
         raw=raw,
         mean=mean,
         variance=variance,
@@ -279,7 +257,7 @@ def _convolve_normed(
         large=large,
         places=places,
     )
-    sizes = _norm_sizes(x, weight, scale, shift, gain, large, of_batch)
+    sizes = _norm_sizes(x, weight, scale, shift, large)
     kernel.convolve(instruction_set(), addresses, sizes)
     if places is None:
         raw = raw if keep else x.new_empty(0)
@@ -293,17 +271,15 @@ def _convolve_normed_backward(
     weight: Tensor,
     scale: Tensor,
     shift: Tensor,
-    gain: Tensor | None,
     raw: Tensor,
     mean: Tensor,
     variance: Tensor,
     places: Tensor,
     height: int,
     width: int,
-    of_batch: bool,
     to_x: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x (before its pool where it has places: `height` and `width`), weight, norm and gain."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of x (before its pool where it has places: `height` and `width`), weight and norm."""
     assert kernel is not None
     assert not (to_x and _is_shared(x, weight)), "as in _convolve_backward"
     x, grad, weight, scale, shift = (
@@ -319,13 +295,11 @@ def _convolve_normed_backward(
         size = (*x.shape[:2], height, width)
         of_large = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
     of_weight, of_scale, of_shift = (t.new_empty(t.shape) for t in (weight, scale, shift))
-    of_gain = x.new_empty(0 if gain is None else gain.shape)
     addresses = addresses_of(
         x=x,
         weight=weight,
         scale=scale,
         shift=shift,
-        gain=gain,
         grad=grad,
         raw=raw,
         mean=mean,
@@ -334,13 +308,12 @@ def _convolve_normed_backward(
         to_weight=of_weight,
         to_scale=of_scale,
         to_shift=of_shift,
-        to_gain=of_gain,
         to_large=of_large,
         places=places,
     )
-    sizes = _norm_sizes(x, weight, scale, shift, gain, of_large, of_batch)
+    sizes = _norm_sizes(x, weight, scale, shift, of_large)
     kernel.derive(instruction_set(), addresses, sizes)
-    return of_x if of_large is None else of_large, of_weight, of_scale, of_shift, of_gain
+    return of_x if of_large is None else of_large, of_weight, of_scale, of_shift
 
 
 def _fake_convolve(x: Tensor, weight: Tensor, *how: Any) -> Tensor:
@@ -356,12 +329,10 @@ def _fake_convolve_backward(
 
 
 def _fake_convolve_normed(
-    x: Tensor, weight: Tensor, _scale: Tensor, _shift: Tensor, _skip: object, _gain: object, *how: bool
+    x: Tensor, weight: Tensor, _scale: Tensor, _shift: Tensor, pool: bool, keep: bool
 ) -> tuple[Tensor, ...]:
-    of_batch, pool, keep = how
     y = _fake_convolve(x, weight, pool)
-    n, outputs = weight.shape[:2]
-    size = (n * outputs,) if of_batch else (x.shape[0], norm_groups(n, outputs))
+    size = weight.shape[0] * weight.shape[1]
     raw = torch.empty_like(y) if keep else x.new_empty(0)
     found = y, raw, x.new_empty(size), x.new_empty(size)
     if not pool or not keep:
@@ -371,19 +342,12 @@ def _fake_convolve_normed(
 
 
 def _fake_convolve_normed_backward(
-    _grad: Tensor, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, gain: Tensor | None, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    *_, places, height, width, _, to_x = rest
+    _grad: Tensor, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *_, places, height, width, to_x = rest
     size = (*x.shape[:2], height, width) if places.numel() else x.shape
     of_x = laid_out(x.new_empty(size)) if to_x else x.new_empty(0)
-    of_gain = x.new_empty(0 if gain is None else gain.shape)
-    return (
-        of_x,
-        weight.new_empty(weight.shape),
-        scale.new_empty(scale.shape),
-        shift.new_empty(shift.shape),
-        of_gain,
-    )
+    return of_x, torch.empty_like(weight), torch.empty_like(scale), torch.empty_like(shift)
 
 
 class _Convolve(torch.autograd.Function):
@@ -405,32 +369,18 @@ class _Convolve(torch.autograd.Function):
 
 class _ConvolveNormed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, *rest: Any) -> Tensor:
-        skip, gain, of_batch, pool = rest
-        tensors = x, weight, scale, shift, skip, gain
+    def forward(ctx: Any, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, pool: bool) -> Tensor:
         with below_autograd():
-            y, *found, pooled, places = torch.ops.esper.convolve_normed(*tensors, of_batch, pool, True)
-        ctx.save_for_backward(pooled if pool else x, weight, scale, shift, gain, *found, places)
-        ctx.how = *x.shape[2:], of_batch
+            y, *found, pooled, places = torch.ops.esper.convolve_normed(x, weight, scale, shift, pool, True)
+        ctx.save_for_backward(pooled if pool else x, weight, scale, shift, *found, places)
+        ctx.size = x.shape[2:]
         return y  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        to_x, *_, to_skip, to_gain, _, _ = ctx.needs_input_grad
-        of_x, of_weight, of_scale, of_shift, of_gain = torch.ops.esper.convolve_normed_backward(
-            grad, *ctx.saved_tensors, *ctx.how, to_x
-        )
-        of_skip = grad if to_skip else None
-        return (
-            of_x if to_x else None,
-            of_weight,
-            of_scale,
-            of_shift,
-            of_skip,
-            of_gain if to_gain else None,
-            None,
-            None,
-        )
+        to_x = ctx.needs_input_grad[0]
+        of_x, *others = torch.ops.esper.convolve_normed_backward(grad, *ctx.saved_tensors, *ctx.size, to_x)
+        return of_x if to_x else None, *others, None
 
 
 def _recorded_convolve(
@@ -459,15 +409,15 @@ define_operator(
     fake=_fake_convolve_backward,
 )
 define_operator(
-    "convolve_normed(Tensor x, Tensor weight, Tensor scale, Tensor shift, Tensor? skip, Tensor? gain,"
-    " bool of_batch, bool pool, bool keep) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "convolve_normed(Tensor x, Tensor weight, Tensor scale, Tensor shift, bool pool, bool keep)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     on_cpu=_convolve_normed,
     fake=_fake_convolve_normed,
 )
 define_operator(
-    "convolve_normed_backward(Tensor grad, Tensor x, Tensor weight, Tensor scale, Tensor shift, Tensor? gain,"
-    " Tensor raw, Tensor mean, Tensor variance, Tensor places, int height, int width, bool of_batch,"
-    " bool to_x) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "convolve_normed_backward(Tensor grad, Tensor x, Tensor weight, Tensor scale, Tensor shift, Tensor raw,"
+    " Tensor mean, Tensor variance, Tensor places, int height, int width, bool to_x)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
     on_cpu=_convolve_normed_backward,
     fake=_fake_convolve_normed_backward,
 )

@@ -178,6 +178,5 @@ static void spread_gradients(const float *grad, const float *y, long step, int c
         }
     })
 }
-#undef FOR_CHANNELS
 
 }  // namespace KERNELS

@@ -33,7 +33,7 @@ from .growth_score import NUM_BATCHES, growth_scores, kernel_gradient
 from .masked_validation import MaskedTree, MaskedValidation
 from .model import HostModel
 from .optimizer import HOSTS, SEEDS, make_optimizer, padded_zeros
-from .precision import LossScale, autocast
+from .precision import LossScale, autocast, scaled_sum
 from .seed_pool import SeedPool
 from .slot_plan import Runs, SlotColumns, Topology
 from .validation import Coalitions, Score, Validation
@@ -189,7 +189,7 @@ class HostGroup:
         decay."""
         self._pool.zero_unused_rows(self.weights, self.optimizer.momentum, self.table)
         slots, kinds = range(len(self._pool.slots)), len(self._pool.kinds)
-        runs = [plan.masked(self.table, slot, kinds, self._dtype) for slot in slots]
+        runs: Runs = [[plan.masked(self.table, slot, kinds, self._dtype)] for slot in slots]
         self._used = [self._pool.trained_modules(slot, runs[slot]) for slot in slots]
         return runs, self._seed_decay()
 
@@ -318,8 +318,7 @@ class HostGroup:
         """Loss [n], correct answers [n] and the gradients of the weights, in their order."""
         with autocast(self._amp, self.envs.device):
             loss, hits = self._programs.forward(runs, weights, x, labels, dropout_keys)
-        scale = torch.ones_like(loss) if self.loss_scale is None else self.loss_scale.scale_N.to(loss.dtype)
-        found = torch.autograd.grad(loss, list(weights.values()), scale)
+        found = torch.autograd.grad(scaled_sum(loss, self.loss_scale), list(weights.values()))
         rows = tuple(row.view(self.weights[name].shape) for name, row in zip(weights, found, strict=True))
         if self.loss_scale is not None:
             self.loss_scale.unscale(rows)
@@ -343,10 +342,10 @@ class HostGroup:
         entered: list[Tensor] = []
         with autocast(self._amp, self.envs.device):
             loss, _ = self._forward(runs, weights, x, labels, None, entered)
-        scale = torch.ones_like(loss) if self.loss_scale is None else self.loss_scale.scale_N.to(loss.dtype)
-        found = torch.autograd.grad(loss, entered, scale)
+        found = torch.autograd.grad(scaled_sum(loss, self.loss_scale), entered)
         gradient = partial(kernel_gradient, n=len(self), causal=self._model.causal)
-        return [kernel / scale.view(-1, 1, 1) for kernel in map(gradient, entered, found)]
+        scale = 1.0 if self.loss_scale is None else self.loss_scale.scale_N.to(loss.dtype).view(-1, 1, 1)
+        return [kernel / scale for kernel in map(gradient, entered, found)]
 
     def _forward(
         self,

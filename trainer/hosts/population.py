@@ -114,7 +114,10 @@ class Population:
     ) -> None:
         device = torch.device(device)
         self.execution = (execution or Execution.as_configured(config)).obeying(config)
-        self.model, self.pool = build_model(config, data, self.execution.convolution)
+        execution = self.execution
+        self.model, self.pool = build_model(
+            config, data, execution.convolution, mixes_precisions=execution.amp != "off"
+        )
         self.slots = self.pool.slots
         n = config.envs.count
         self.table = SlotTable.empty(n, len(self.slots), device)

@@ -69,3 +69,12 @@ class LossScale:
 
     def state(self) -> Parameters:
         return {"scale": self.scale_N, "good": self.good_N}
+
+
+def scaled_sum(loss: Tensor, scale: LossScale | None) -> Tensor:
+    """The sum of the hosts' losses [n], each times its scale: its gradients are theirs.
+
+    `torch.autograd.grad` would take the scales as gradients of the losses, too; it then imports a second's
+    worth of modules to check their shapes.
+    """
+    return loss.sum() if scale is None else (loss * scale.scale_N.to(loss.dtype)).sum()

@@ -19,13 +19,14 @@ from torch import Tensor
 from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
 from esper_overwatch.trainer.compute.convolutions import GROUPED, Conv
 from esper_overwatch.trainer.compute.device import upload
+from esper_overwatch.trainer.compute.native_seeds import SeedKinds, run_seeds
 from esper_overwatch.trainer.compute.stacked_ops import Init, Parameters, initialise
 from esper_overwatch.trainer.seeds.blend import gate, gate_specs, gather_rows, graft
 from esper_overwatch.trainer.seeds.image_blueprints import Blueprint, verify
 from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
 from .model import HostModel
-from .slot_plan import Codes, SlotColumns, SlotRun, Topology, gather
+from .slot_plan import Codes, NativeRun, Run, SlotColumns, SlotRun, Topology, gather, gather_natively
 
 GATE_MODULE = "gate"
 """Stands where the blueprint's name would in the names of a slot's gate."""
@@ -42,18 +43,24 @@ class SeedPool:
         kinds: blueprints on offer, in the order of the table's codes.
         batch: examples in a step.
         conv: how seeds convolve.
+        natively: whether our own kernel runs what it can of the seeds; where weights are float32, on a CPU.
 
     Raises:
         BlueprintError: a blueprint does not keep the shape of a slot, or is not the identity it claims to be.
     """
 
     def __init__(
-        self, model: HostModel, kinds: Sequence[Blueprint], batch: int, conv: Conv = GROUPED
+        self,
+        model: HostModel,
+        kinds: Sequence[Blueprint],
+        batch: int,
+        conv: Conv = GROUPED,
+        *,
+        natively: bool = False,
     ) -> None:
-        self._conv = conv
+        self._conv, self._natively = conv, natively
         self.kinds = list(kinds)
         self._convolving = frozenset(code for code, kind in enumerate(kinds) if kind.convolves)
-        self._multiplying = frozenset(code for code in self._convolving if kinds[code].multiplies)
         self._large = [
             batch * block.channels * math.prod(block.size) >= ALONE_MIN_NUMBERS for block in model.blocks
         ]
@@ -65,6 +72,8 @@ class SeedPool:
         self._kinds: list[list[Blueprint]] = []
         """Blueprints that are run in each slot."""
         self._modules: list[dict[str, dict[str, Init]]] = []
+        self._layers: list[dict[str, Tensor]] = []
+        """Of what our own kernel runs, as it takes them."""
         for block in model.blocks:
             here = [kind.at(block.channels, block.size) for kind in kinds]
             for kind in here:
@@ -73,6 +82,9 @@ class SeedPool:
             self._channels.append(block.channels)
             specs = {kind.name: kind.specs(block.channels) for kind in here}
             self._modules.append({**specs, GATE_MODULE: gate_specs(block.channels)})
+            native = [kind for kind in here if kind.layers]
+            self._layers.append({kind.name: _layer_table(kind, block.channels) for kind in native})
+        self._is_native = np.array([kind.layers is not None for kind in kinds])
         self._is_matrix: dict[str, Tensor] = {}
         """Made once, since a CUDA graph may hold no copy from the host."""
         self._places = {self.name(s, m): (s, m) for s, modules in enumerate(self._modules) for m in modules}
@@ -85,13 +97,20 @@ class SeedPool:
         """Name of a slot's module among the weights."""
         return f"{self.slots[slot]}.{module}"
 
-    def gather(self, slot: int, columns: SlotColumns, owners: Codes, run: NDArray[np.bool_]) -> list[SlotRun]:
-        """`slot_plan.gather` for the seeds of a slot."""
-        apart = self._large[slot] and columns.device.type == "cpu"
-        alike = self._conv.runs_one_as_several(columns.alpha)
-        return gather(columns, owners, run, self._multiplying if alike else self._convolving, apart=apart)
+    def gather(self, slot: int, columns: SlotColumns, owners: Codes, run: NDArray[np.bool_]) -> list[Run]:
+        """`slot_plan.gather` for the seeds of a slot, and `gather_natively` for those of our own kernel."""
+        natively = run & False
+        runs: list[Run] = []
+        if self._natively and columns.alpha.dtype == torch.float32 and columns.device.type == "cpu":
+            natively = run & self._is_native[columns.blueprint[owners]]
+        if natively.any():
+            runs.append(gather_natively(columns, owners, natively))
+        if (rest := run & ~natively).any():
+            apart = self._large[slot] and columns.device.type == "cpu"
+            runs += gather(columns, owners, rest, self._convolving, apart=apart)
+        return runs
 
-    def trained_modules(self, slot: int, runs: Sequence[SlotRun]) -> dict[str, str]:
+    def trained_modules(self, slot: int, runs: Sequence[Run]) -> dict[str, str]:
         """The modules that some runs of a slot train: name among the weights -> blueprint or gate."""
         modules = [self.kinds[b].name for run in runs for b, _ in run.blueprints]
         modules = [module for module in modules if self._count(slot, module)]
@@ -195,18 +214,27 @@ class SeedPool:
                 weights[name].masked_fill_(absent.narrow(1, slot, 1), 0.0)
                 momentum[name].masked_fill_(cleared.narrow(1, slot, 1), 0.0)
 
-    def run(self, slot: int, h: Tensor, n: int, runs: Sequence[SlotRun], weights: Parameters) -> Tensor:
+    def run(self, slot: int, h: Tensor, n: int, runs: Sequence[Run], weights: Parameters) -> Tensor:
         """Run and blend the seeds of a slot as planned: [B, n*C, H, W] from the same."""
-        if not runs:
+        for run in runs:
+            if isinstance(run, NativeRun):
+                h = run_seeds(h, n, run.rows, self._seed_kinds(slot, run, weights))
+        stacked = [run for run in runs if isinstance(run, SlotRun)]
+        if not stacked:
             return h
-        segments = [run.segment for run in runs]
-        natively = self._conv.moves_rows(h)
-        h, seen = gather_rows(h, n, segments, natively=natively)
+        segments = [run.segment for run in stacked]
+        h, seen = gather_rows(h, n, segments)
         outputs, strengths = [], []
-        for run, x in zip(runs, seen, strict=True):
+        for run, x in zip(stacked, seen, strict=True):
             outputs.append(self._seed_outputs(slot, run, x, weights))
             strengths.append(self._blend_strength(slot, run, x, weights))
-        return graft(h, n, segments, seen, outputs, strengths, natively=natively)
+        return graft(h, n, segments, seen, outputs, strengths)
+
+    def _seed_kinds(self, slot: int, run: NativeRun, weights: Parameters) -> SeedKinds:
+        modules = [self.kinds[b].name for b, _ in run.blueprints]
+        gates = [] if run.gated is None else [GATE_MODULE]
+        numbers = [weights[self.name(slot, module)] for module in (*modules, *gates)]
+        return SeedKinds([self._layers[slot][module] for module in modules], numbers)
 
     def _seed_outputs(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
         out = x
@@ -259,6 +287,16 @@ class SeedPool:
 
     def _count(self, slot: int, module: str) -> int:
         return sum(spec.count for spec in self._modules[slot][module].values())
+
+
+def _layer_table(kind: Blueprint, channels: int) -> Tensor:
+    """int64 [L, 8], rows of `LayerPlaces`, of a kind in a slot with that number of channels."""
+    assert kind.layers is not None
+    places, end = {}, 0
+    for name, spec in kind.specs(channels).items():
+        places[name] = end
+        end += spec.count
+    return torch.tensor([layer.places(places) for layer in kind.layers(channels)])
 
 
 def _pick(takers: Tensor, made: Tensor, other: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
 from esper_overwatch.trainer.compute.device import upload, upload_together
+from esper_overwatch.trainer.compute.native_seeds import ISOLATED as ALONE
+from esper_overwatch.trainer.compute.native_seeds import SeedRows
 from esper_overwatch.trainer.seeds.blend import RowBlock, SeedSegment
 from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
@@ -86,7 +88,19 @@ class SlotRun:
     """bool [k], rows of style GATE; None where there is none."""
 
 
-Runs = list[list[SlotRun]]
+@dataclass(frozen=True)
+class NativeRun:
+    """The seeds of one slot that our own kernel runs."""
+
+    rows: SeedRows
+    blueprints: tuple[tuple[int, None], ...]
+    """Blueprints of these, in the order of the rows' kinds."""
+    gated: bool | None
+    """True where some are of style GATE, else None."""
+
+
+Run = SlotRun | NativeRun
+Runs = list[list[Run]]
 """Runs by slot."""
 
 
@@ -147,6 +161,22 @@ def gather(
     return segments
 
 
+def gather_natively(columns: SlotColumns, owners: Codes, run: NDArray[np.bool_]) -> NativeRun:
+    """Plan the seeds of R rows, bool [R], for our own kernel; they may be of different blueprints."""
+    rows = np.flatnonzero(run)
+    owner = owners[rows]
+    kinds, kind = np.unique(columns.blueprint[owner], return_inverse=True)
+    isolated = columns.isolated[owner]
+    blending = np.where(isolated, ALONE, columns.style[owner])
+    table = torch.from_numpy(np.stack([rows, owner, kind, blending], axis=1))
+    alpha = columns.alpha.index_select(0, torch.from_numpy(owner))
+    return NativeRun(
+        rows=SeedRows(table, alpha, is_blended=not isolated.all()),
+        blueprints=tuple((code, None) for code in kinds.tolist()),
+        gated=bool((blending == Style.GATE).any()) or None,
+    )
+
+
 def _segment(columns: SlotColumns, owners: Codes, rows: Codes, blueprint: int, *, twice: bool) -> SlotRun:
     isolated, style = columns.isolated[owners[rows]], columns.style[owners[rows]]
     kind = np.where(isolated, 3, np.choose(style, (0, 2, 1)))
@@ -173,7 +203,7 @@ def _segment(columns: SlotColumns, owners: Codes, rows: Codes, blueprint: int, *
     )
 
 
-def masked(table: SlotTable, slot: int, blueprints: int, dtype: torch.dtype) -> list[SlotRun]:
+def masked(table: SlotTable, slot: int, blueprints: int, dtype: torch.dtype) -> SlotRun:
     """Plan a slot for all n hosts and all blueprints; reads nothing of the topology on the host."""
     stage, blueprint, style = table.stage[:, slot], table.blueprint[:, slot], table.style[:, slot]
     alpha = table.alpha[:, slot].to(dtype)
@@ -181,11 +211,10 @@ def masked(table: SlotTable, slot: int, blueprints: int, dtype: torch.dtype) -> 
     live = isolated | blended
     block = RowBlock(0, stage.shape[0], None, style == Style.MULTIPLY, isolated)
     choose = tuple((b, live & (blueprint == b)) for b in range(blueprints))
-    run = SlotRun(
+    return SlotRun(
         segment=SeedSegment(rows=None, attached=blended & (alpha != 0.0), blocks=(block,)),
         blueprints=choose,
         owners=None,
         alpha=torch.where(blended, alpha, 0.0),
         gated=style == Style.GATE,
     )
-    return [run]

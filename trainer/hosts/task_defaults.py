@@ -160,9 +160,12 @@ def check_sizes(config: Config, task: Task) -> str | None:
 
 
 def build_model(
-    config: Config, task: Task, convolution: Convolution = "grouped"
+    config: Config, task: Task, convolution: Convolution = "grouped", *, mixes_precisions: bool = False
 ) -> tuple[HostModel, SeedPool]:
     """The architecture for a task and the seeds that its slots can hold.
+
+    Args:
+        mixes_precisions: whether forward passes run under autocast, which our own kernel does not know.
 
     Raises:
         BlueprintError: a blueprint is unknown or does not fit the host.
@@ -172,7 +175,8 @@ def build_model(
     conv = CONVOLUTIONS[convolution]
     model = _model(config.host, task, conv)
     kinds = [blueprint(name, family) for name in config.seeds.blueprints]
-    return model, SeedPool(model, kinds, config.task.batch_size, conv)
+    natively = convolution == "native" and not mixes_precisions
+    return model, SeedPool(model, kinds, config.task.batch_size, conv, natively=natively)
 
 
 def _model(host: HostConfig, task: Task, conv: Conv) -> HostModel:

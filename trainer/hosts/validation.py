@@ -30,7 +30,7 @@ from esper_overwatch.trainer.reward.shapley import pack, unpack
 
 from .model import HostModel
 from .seed_pool import SeedPool
-from .slot_plan import Codes, SlotColumns, SlotRun, Topology
+from .slot_plan import Codes, Run, SlotColumns, Topology
 
 MAX_CHUNK_BYTES = 4 << 20
 """Size of the widest activation of a pass; what does not fit into a cache is slower."""
@@ -87,7 +87,7 @@ class AblationSplit:
 
     rows: int
     """R."""
-    runs: list[SlotRun]
+    runs: list[Run]
     owners: Tensor | None
     """int64 [R], whose host each row that comes in is; None where they are all hosts in order."""
     kept: Tensor | None

@@ -16,15 +16,13 @@ the host's, bit for bit, whatever the seed put out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from esper_overwatch.trainer.compute import native_rows
-from esper_overwatch.trainer.compute.native_convolution import laid_out
 from esper_overwatch.trainer.compute.stacked_ops import (
     Init,
     Parameters,
@@ -92,22 +90,18 @@ def gate(x: Tensor, parameters: Parameters, *, causal: bool) -> Tensor:
     return torch.sigmoid(score).view(batch, *((height, width) if causal else (1, 1)), k)
 
 
-def gather_rows(
-    h: Tensor, n: int, segments: Sequence[SeedSegment], *, natively: bool = False
-) -> tuple[Tensor, list[Tensor]]:
+def gather_rows(h: Tensor, n: int, segments: Sequence[SeedSegment]) -> tuple[Tensor, list[Tensor]]:
     """Gather the inputs of a slot's seeds.
 
     Only attached rows return a gradient to the host; for the others it is a constant.
 
     Args:
         h: [B, n*C, H, W].
-        natively: by our own kernel, for maps that `native_rows.is_taken` admits; the bits are the same.
 
     Returns:
         `h`, to be grafted on, and for each segment [B, k*C, H, W].
     """
-    natively = natively and all(segment.rows is not None for segment in segments)
-    host, *seen = _GatherRows.apply(h, n, segments, natively)  # type: ignore[no-untyped-call]
+    host, *seen = _GatherRows.apply(h, n, segments)  # type: ignore[no-untyped-call]
     return host, seen
 
 
@@ -118,8 +112,6 @@ def graft(
     seen: list[Tensor],
     made: list[Tensor],
     strength: list[Tensor],
-    *,
-    natively: bool = False,
 ) -> Tensor:
     """Put the seeds of a slot into their hosts; where no gradients are recorded, in place.
 
@@ -129,17 +121,10 @@ def graft(
         made: what the seeds made of it.
         strength: for each segment alpha times gate, [1, 1, 1, k], [B, 1, 1, k] or [B, H, W, k]; exactly 0
             where the host is to be untouched.
-        natively: the same.
 
     Returns:
         [B, n*C, H, W].
     """
-    if natively and _is_taken(segments, made, strength):
-        if not torch.is_grad_enabled():
-            _put_natively(h, n, segments, (*seen, *made, *strength))
-            return h
-        grafted: Tensor = _NativeGraft.apply(h, n, segments, *seen, *made, *strength)  # type: ignore[no-untyped-call]
-        return grafted
     if not torch.is_grad_enabled():
         host = to_rows(h, n)
         _put(host, segments, (*seen, *made, *strength))
@@ -150,20 +135,16 @@ def graft(
 
 class _GatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, h: Tensor, n: int, segments: Sequence[SeedSegment], natively: bool
-    ) -> tuple[Tensor, ...]:
-        ctx.n, ctx.segments, ctx.natively = n, segments, natively
+    def forward(ctx: Any, h: Tensor, n: int, segments: Sequence[SeedSegment]) -> tuple[Tensor, ...]:
+        ctx.n, ctx.segments = n, segments
         ctx.set_materialize_grads(False)
-        seen = [h.view_as(h) if part.rows is None else _take(h, n, part.rows, natively) for part in segments]
+        seen = [h.view_as(h) if part.rows is None else _take(h, n, part.rows) for part in segments]
         apart = [x for x, segment in zip(seen, segments, strict=True) if not segment.blended]
         ctx.mark_non_differentiable(*apart)
         return h.view_as(h), *seen
 
     @staticmethod
-    def backward(ctx: Any, to_host: Tensor, *to_seen: Tensor | None) -> tuple[Tensor, None, None, None]:
-        if ctx.natively:
-            return _add_natively(to_host, ctx.n, ctx.segments, to_seen), None, None, None
+    def backward(ctx: Any, to_host: Tensor, *to_seen: Tensor | None) -> tuple[Tensor, None, None]:
         out = None
         for segment, grad in zip(ctx.segments, to_seen, strict=True):
             if grad is None:
@@ -177,7 +158,7 @@ class _GatherRows(torch.autograd.Function):
                 if segment.audible is not None:  # 0 times what is not finite is not 0
                     part = part.where(segment.audible[: segment.attached].unsqueeze(1), 0.0)
                 out.index_add_(3, segment.rows[: segment.attached], part.to(out.dtype))
-        return to_host if out is None else to_channels(out), None, None, None
+        return to_host if out is None else to_channels(out), None, None
 
 
 class _Graft(torch.autograd.Function):
@@ -207,128 +188,8 @@ class _Graft(torch.autograd.Function):
         )
 
 
-class _NativeGraft(torch.autograd.Function):
-    """`_Graft` by the kernel of our own."""
-
-    @staticmethod
-    def forward(ctx: Any, h: Tensor, n: int, segments: Sequence[SeedSegment], *tensors: Tensor) -> Tensor:
-        ctx.n, ctx.segments = n, segments
-        out = h.view_as(h)
-        tanh: list[Tensor | None] = []
-        if any(segment.blended for segment in segments):
-            out = laid_out(h.clone())
-            tanh = _put_natively(out, n, segments, tensors)
-        m = len(segments)
-        made = [s if by.requires_grad else None for _, _, s, by in _by_segment(segments, tensors)]
-        ctx.save_for_backward(*tensors[:m], *made, *tensors[2 * m :], *tanh)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        m, saved = len(ctx.segments), ctx.saved_tensors
-        tanh = iter(saved[3 * m :])
-        rows = laid_out(grad)
-        parts = [
-            _backward_natively(rows, ctx.n, *each, tanh) for each in _by_segment(ctx.segments, saved[: 3 * m])
-        ]
-        to_x, to_s, to_strength = zip(*parts, strict=True)
-        return grad, None, None, *to_x, *to_s, *to_strength
-
-
-def _is_taken(segments: Sequence[SeedSegment], made: list[Tensor], strength: list[Tensor]) -> bool:
-    """True if rows are chosen, and blended in a number type that the kernel has."""
-    return all(
-        segment.rows is not None and out.dtype == by.dtype == torch.float32
-        for segment, out, by in zip(segments, made, strength, strict=True)
-    )
-
-
-def _take(h: Tensor, n: int, rows: Tensor, natively: bool) -> Tensor:
-    if natively:
-        return native_rows.take_rows(h, n, rows)
+def _take(h: Tensor, n: int, rows: Tensor) -> Tensor:
     return to_channels(to_rows(h, n).index_select(3, rows))
-
-
-def _add_natively(
-    to_host: Tensor, n: int, segments: Sequence[SeedSegment], to_seen: Sequence[Tensor | None]
-) -> Tensor:
-    """The gradient of a map and those of the rows that were taken from it."""
-    pairs = [(part, grad) for part, grad in zip(segments, to_seen, strict=True) if grad is not None]
-    out = laid_out(to_host.clone()) if pairs else to_host
-    for segment, grad in pairs:
-        assert segment.rows is not None
-        assert isinstance(segment.attached, int)
-        part = range(segment.attached)
-        native_rows.add_rows(out, n, segment.rows, part, laid_out(grad), segment.audible)
-    return out
-
-
-def _put_natively(
-    host: Tensor, n: int, segments: Sequence[SeedSegment], tensors: Sequence[Tensor]
-) -> list[Tensor | None]:
-    """Blend into [B, n*C, H, W], in place; tanh(s - x) of each block that is not isolated and multiplies."""
-    found: list[Tensor | None] = []
-    for segment, x, s, strength in _by_segment(segments, tensors):
-        assert segment.rows is not None
-        made, k = laid_out(s), strength.shape[3]
-        for block in segment.blocks:
-            if block.isolated:
-                continue
-            tanh, part = None, slice(block.start, block.stop)
-            if block.multiply:
-                there, here = (to_rows(t, k)[..., part, :] for t in (made, x))
-                tanh = torch.tanh((there - here).contiguous())
-            rows = range(block.start, block.stop)
-            native_rows.blend_rows(host, n, segment.rows, rows, x, made, tanh, strength)
-            found.append(tanh)
-    return found
-
-
-def _backward_natively(
-    grad: Tensor,
-    n: int,
-    segment: SeedSegment,
-    x: Tensor,
-    s: Tensor | None,
-    strength: Tensor,
-    tanh: Iterator[Tensor | None],
-) -> tuple[Tensor | None, Tensor, Tensor | None]:
-    """Gradients of a segment's x, s and strength, from the host's [B, n*C, H, W].
-
-    Args:
-        s: None where the strength wants no gradient.
-    """
-    assert segment.rows is not None
-    is_whole = segment.blocks[-1].stop == len(segment.rows)
-    if not segment.blended and is_whole:
-        return None, native_rows.take_rows(grad, n, segment.rows), None
-    fresh = torch.empty_like if is_whole else torch.zeros_like
-    to_x, to_s = fresh(x) if segment.blended else None, fresh(x)
-    made = None if s is None else laid_out(s)
-    to_strength = None if s is None else torch.zeros_like(strength)
-    channels = x.shape[1] // len(segment.rows)
-    pixels = x.shape[2] * x.shape[3] // (strength.shape[1] * strength.shape[2])
-    for block in segment.blocks:
-        isolated, sums = block.isolated is True, None
-        if made is not None and not isolated:
-            sums = made.new_zeros(*strength.shape[:3], block.stop - block.start, channels)
-        native_rows.derive_rows(
-            grad,
-            n,
-            segment.rows,
-            range(block.start, block.stop),
-            x,
-            made,
-            None if isolated else next(tanh),
-            strength,
-            to_x,
-            to_s,
-            sums,
-            isolated=isolated,
-        )
-        if to_strength is not None and sums is not None:  # the same roundings as in `_row_sums`
-            to_strength[..., block.start : block.stop] = (sums / pixels).sum(4) * pixels
-    return to_x, to_s, to_strength
 
 
 def _by_segment(

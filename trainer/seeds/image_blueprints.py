@@ -10,24 +10,28 @@ linear layer begins at 0 with something other than 0 in front of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from esper_overwatch.protocol.errors import EsperError
-from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.compute import native_seeds, rng
 from esper_overwatch.trainer.compute.convolutions import GROUPED, Conv
 from esper_overwatch.trainer.compute.stacked_ops import (
     Init,
     Parameters,
     affine,
+    group_norm,
     initialise,
     linear,
     pooled,
     residual,
+    towards_group_norm,
 )
 
 Specs = dict[str, Init]
@@ -54,8 +58,8 @@ class Blueprint:
     identity_at_birth: bool
     convolves: bool = True
     """It has convolutions or matrix products, which torch runs by other kernels for one network."""
-    multiplies: bool = True
-    """Some of these are not for `Conv`, whose own kernel runs one network as it runs several."""
+    layers: Callable[[int], list[Layer]] | None = None
+    """What it consists of in a slot with that number of channels; None where our own kernel cannot run it."""
     draw: Callable[[Tensor, torch.dtype], Parameters] | None = None
     """Tensors of newborns by their keys (int64 [k]); None = as `specs` describes."""
     fit: Callable[[int, Size], Blueprint] | None = None
@@ -96,37 +100,82 @@ class SizedBlueprint:
     default."""
 
 
-def _norm_specs(name: str, channels: int) -> Specs:
-    return {f"{name}.weight": Init((channels,), fill=1.0), f"{name}.bias": Init((channels,))}
+@dataclass(frozen=True)
+class Layer:
+    """A layer of a kind of seed."""
+
+    kind: Literal["convolution", "depthwise", "norm", "attention"]
+    inputs: int
+    outputs: int
+    """Channels; with attention, how far it squeezes them."""
+    kernel: int = 0
+    name: str = ""
+    """Of a convolution's weight."""
+    norm: str = ""
+    """Of the group norm behind a convolution, and a ReLU behind that; empty = neither."""
+    is_residual: bool = False
+    """The seed's input is added to `gain` times what a convolution makes."""
+
+    def specs(self) -> Specs:
+        """Its tensors, in the order in which they are drawn."""
+        specs: Specs = {}
+        if self.kind == "attention":
+            return {
+                "squeeze.weight": Init((self.outputs, self.inputs), fan_in=self.inputs),
+                "squeeze.bias": Init((self.outputs,), fan_in=self.inputs),
+                "excite.weight": Init((self.inputs, self.outputs)),
+                "excite.bias": Init((self.inputs,)),
+            }
+        if self.kernel:
+            under = (1 if self.kind == "depthwise" else self.inputs), self.kernel, self.kernel
+            specs[f"{self.name}.weight"] = Init((self.outputs, *under), fan_in=math.prod(under))
+        if self.norm:
+            specs |= {
+                f"{self.norm}.weight": Init((self.outputs,), fill=1.0),
+                f"{self.norm}.bias": Init((self.outputs,)),
+            }
+        return specs | ({"gain": Init()} if self.is_residual else {})
+
+    def forward(self, x: Tensor, seen: Tensor, p: Parameters, conv: Conv) -> Tensor:
+        """What it makes of x, by torch; `seen` is the seed's input."""
+        if self.kind == "attention":
+            return _attention_forward(x, p)
+        if self.kind == "norm":
+            return towards_group_norm(x, *_norm_of(p, self.norm), p["gain"])
+        x = conv(x, p[f"{self.name}.weight"], groups=self.inputs if self.kind == "depthwise" else 1)
+        if self.norm:
+            x = torch.relu(group_norm(x, *_norm_of(p, self.norm)))
+        return residual(seen, x, p["gain"]) if self.is_residual else x
+
+    def places(self, place: dict[str, int]) -> native_seeds.LayerPlaces:
+        """The layer as our own kernel takes it.
+
+        Args:
+            place: of each tensor among a seed's numbers.
+        """
+        names = (f"{self.name}.weight", f"{self.norm}.weight", f"{self.norm}.bias", "gain")
+        if self.kind == "attention":
+            names = ("squeeze.weight", "squeeze.bias", "excite.weight", "excite.bias")
+        elif not self.is_residual:
+            names = (*names[:3], "")
+        code = _LAYER_CODES[self.kind]
+        found = (place.get(name, -1) for name in names)
+        return native_seeds.LayerPlaces(code, self.inputs, self.outputs, self.kernel, *found)
 
 
-def _norm_of(p: Parameters, name: str = "norm") -> tuple[Tensor, Tensor]:
+_LAYER_CODES = {
+    "convolution": native_seeds.CONVOLUTION,
+    "depthwise": native_seeds.DEPTHWISE,
+    "norm": native_seeds.NORM,
+    "attention": native_seeds.ATTENTION,
+}
+
+
+def _norm_of(p: Parameters, name: str) -> tuple[Tensor, Tensor]:
     return p[f"{name}.weight"], p[f"{name}.bias"]
 
 
-def _conv_init(outputs: int, inputs: int, kernel: int) -> Init:
-    return Init((outputs, inputs, kernel, kernel), fan_in=inputs * kernel * kernel)
-
-
-def _norm(c: int) -> Specs:
-    return {**_norm_specs("norm", c), "gain": Init()}
-
-
-def _norm_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
-    return conv.towards_group_norm(x, p["norm.weight"], p["norm.bias"], p["gain"])
-
-
-def _attention(c: int, chosen: int = 0) -> Specs:
-    hidden = chosen or max(4, c // 4)
-    return {
-        "squeeze.weight": Init((hidden, c), fan_in=c),
-        "squeeze.bias": Init((hidden,), fan_in=c),
-        "excite.weight": Init((c, hidden)),
-        "excite.bias": Init((c,)),
-    }
-
-
-def _attention_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
+def _attention_forward(x: Tensor, p: Parameters) -> Tensor:
     """Squeeze and excitation (Hu et al., 2018), scaled so that channels begin at 1 and reach 0..2."""
     n = p["squeeze.weight"].shape[0]
     hidden = torch.relu(linear(pooled(x, n), p["squeeze.weight"], p["squeeze.bias"]))
@@ -134,75 +183,60 @@ def _attention_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
     return affine(x, weights.transpose(0, 1).reshape(x.shape[0], -1))
 
 
-def _depthwise(c: int) -> Specs:
-    return {
-        "depth.weight": _conv_init(c, 1, 3),
-        "point.weight": _conv_init(c, c, 1),
-        **_norm_specs("norm", c),
-        "gain": Init(),
-    }
+def _of_layers(name: str, layers: Callable[[int], list[Layer]], *, convolves: bool = True) -> Blueprint:
+    """A blueprint whose seeds are these layers, given the channels of their slot."""
+
+    def specs(channels: int) -> Specs:
+        return {name: spec for layer in layers(channels) for name, spec in layer.specs().items()}
+
+    def forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
+        seen, networks = x, next(iter(p.values())).shape[0]
+        for layer in layers(x.shape[1] // networks):
+            x = layer.forward(x, seen, p, conv)
+        return x
+
+    return Blueprint(name, specs, forward, identity_at_birth=True, convolves=convolves, layers=layers)
 
 
-def _depthwise_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
+def _norm(c: int) -> list[Layer]:
+    return [Layer("norm", c, c, norm="norm", is_residual=True)]
+
+
+def _depthwise(c: int) -> list[Layer]:
     """Depthwise separable convolution (Chollet, 2017)."""
-    y = conv(x, p["depth.weight"], groups=p["depth.weight"].shape[1])
-    return conv.normed_residual(y, p["point.weight"], *_norm_of(p), x, p["gain"])
+    return [
+        Layer("depthwise", c, c, 3, "depth"),
+        Layer("convolution", c, c, 1, "point", norm="norm", is_residual=True),
+    ]
 
 
-def _conv(kernel: int) -> Callable[[int], Specs]:
-    return lambda c: {"conv.weight": _conv_init(c, c, kernel), **_norm_specs("norm", c), "gain": Init()}
+def _conv(c: int, kernel: int) -> list[Layer]:
+    return [Layer("convolution", c, c, kernel, "conv", norm="norm", is_residual=True)]
 
 
-def _conv_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
-    return conv.normed_residual(x, p["conv.weight"], *_norm_of(p), x, p["gain"])
-
-
-def _heavy(c: int) -> Specs:
-    return {
-        "first.weight": _conv_init(c, c, 3),
-        **_norm_specs("norm1", c),
-        "second.weight": _conv_init(c, c, 3),
-        **_norm_specs("norm2", c),
-        "gain": Init(),
-    }
-
-
-def _heavy_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
+def _heavy(c: int) -> list[Layer]:
     """The two convolutions of a residual block (He et al., 2016)."""
-    y = conv.group_normed(x, p["first.weight"], *_norm_of(p, "norm1"))
-    return conv.normed_residual(y, p["second.weight"], *_norm_of(p, "norm2"), x, p["gain"])
+    return [
+        Layer("convolution", c, c, 3, "first", norm="norm1"),
+        Layer("convolution", c, c, 3, "second", norm="norm2", is_residual=True),
+    ]
 
 
-def _bottleneck(c: int, chosen: int = 0) -> Specs:
+def _bottleneck(c: int, chosen: int) -> list[Layer]:
     narrow = chosen or max(2, c // 4)
-    return {
-        "reduce.weight": _conv_init(narrow, c, 1),
-        **_norm_specs("norm1", narrow),
-        "conv.weight": _conv_init(narrow, narrow, 3),
-        **_norm_specs("norm2", narrow),
-        "expand.weight": _conv_init(c, narrow, 1),
-        "gain": Init(),
-    }
-
-
-def _bottleneck_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
-    y = conv.group_normed(x, p["reduce.weight"], *_norm_of(p, "norm1"))
-    y = conv.group_normed(y, p["conv.weight"], *_norm_of(p, "norm2"))
-    return residual(x, conv(y, p["expand.weight"]), p["gain"])
+    return [
+        Layer("convolution", c, narrow, 1, "reduce", norm="norm1"),
+        Layer("convolution", narrow, narrow, 3, "conv", norm="norm2"),
+        Layer("convolution", narrow, c, 1, "expand", is_residual=True),
+    ]
 
 
 def _make_attention(name: str, chosen: int) -> Blueprint:
-    return Blueprint(name, partial(_attention, chosen=chosen), _attention_forward, identity_at_birth=True)
+    return _of_layers(name, lambda c: [Layer("attention", c, chosen or max(4, c // 4))])
 
 
 def _make_bottleneck(name: str, chosen: int) -> Blueprint:
-    return Blueprint(
-        name,
-        partial(_bottleneck, chosen=chosen),
-        _bottleneck_forward,
-        identity_at_birth=True,
-        multiplies=False,
-    )
+    return _of_layers(name, partial(_bottleneck, chosen=chosen))
 
 
 SIZED_BLUEPRINTS: dict[str, SizedBlueprint] = {
@@ -213,13 +247,13 @@ SIZED_BLUEPRINTS: dict[str, SizedBlueprint] = {
 BLUEPRINTS: dict[str, Blueprint] = {
     b.name: b
     for b in (
-        Blueprint("norm", _norm, _norm_forward, identity_at_birth=True, convolves=False),
+        _of_layers("norm", _norm, convolves=False),
         _make_attention("attention", 0),
-        Blueprint("depthwise", _depthwise, _depthwise_forward, identity_at_birth=True, multiplies=False),
+        _of_layers("depthwise", _depthwise),
         _make_bottleneck("bottleneck", 0),
-        Blueprint("conv_small", _conv(1), _conv_forward, identity_at_birth=True, multiplies=False),
-        Blueprint("conv_light", _conv(3), _conv_forward, identity_at_birth=True, multiplies=False),
-        Blueprint("conv_heavy", _heavy, _heavy_forward, identity_at_birth=True, multiplies=False),
+        _of_layers("conv_small", partial(_conv, kernel=1)),
+        _of_layers("conv_light", partial(_conv, kernel=3)),
+        _of_layers("conv_heavy", _heavy),
     )
 }
 

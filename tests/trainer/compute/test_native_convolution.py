@@ -14,7 +14,7 @@ from torch import Tensor
 
 from esper_overwatch.trainer.compute import native_convolution as native
 from esper_overwatch.trainer.compute.convolutions import CONVOLUTIONS, GROUPED
-from esper_overwatch.trainer.compute.stacked_ops import batch_norm, group_norm, max_pool
+from esper_overwatch.trainer.compute.stacked_ops import batch_norm, max_pool
 from tests.extensions import build_extension
 
 torch.set_num_threads(1)
@@ -139,7 +139,7 @@ def test_one_input_for_all_networks_is_convolved_by_each(kernel: int) -> None:
     assert_close(to_weight.flatten(0, 1), torch.autograd.grad(expected, [each], grad.double())[0])
 
 
-@pytest.mark.parametrize("method", ["__call__", "batch_normed", "group_normed"])
+@pytest.mark.parametrize("method", ["__call__", "batch_normed"])
 def test_one_input_gets_the_gradients_of_all_networks(method: str) -> None:
     x, weight, norm = torch.randn(9, 3, 12, 8), torch.randn(4, 8, 3, 3, 3), torch.rand(2, 4, 8)
     tensors = [x, weight] if method == "__call__" else [x, weight, *norm]
@@ -205,55 +205,37 @@ def test_what_the_kernel_does_not_compute_torch_does() -> None:
         assert NATIVE(x, weight).dtype == torch.bfloat16
 
 
-METHODS = ["batch_normed", "batch_normed+", "group_normed", "normed_residual", "towards_group_norm"]
-
-
 @st.composite
-def normed_cases(draw: st.DrawFn) -> tuple[str, list[Tensor], Tensor]:
-    """A method, its tensors with room in their rows, and a gradient of the result; `+` is a pool in front."""
+def normed_cases(draw: st.DrawFn) -> tuple[bool, list[Tensor], Tensor]:
+    """Whether there is a pool in front, tensors with room in their rows, and a gradient of the result."""
     x, weight, grad, _ = draw(cases().filter(lambda case: case[3] == 1 and case[2][:, 0].numel() > 1))
     n, outputs = weight.shape[:2]
-    rows = torch.randn(n, 2 * outputs + 1 + draw(st.integers(0, 3)))
-    scale, shift, gain = rows[:, :outputs], rows[:, outputs : 2 * outputs], rows[:, 2 * outputs]
-    name = draw(st.sampled_from(METHODS))
-    if name == "towards_group_norm":
-        return name, [grad, scale, shift, gain], grad.flip(0)
-    if name.endswith("+"):
+    rows = torch.randn(n, 2 * outputs + draw(st.integers(0, 3)))
+    pool = draw(st.booleans())
+    if pool:
         x = x.repeat_interleave(2, 2).repeat_interleave(2, 3) + torch.rand(*x.shape[2:]).repeat(1, 1, 2, 2)
         x = F.pad(x, (0, draw(st.integers(0, 1)), 0, draw(st.integers(0, 1))))
-    tensors = [x, weight, scale, shift]
-    return name, tensors + ([grad.flip(0), gain] if name == "normed_residual" else []), grad
+    return pool, [x, weight, rows[:, :outputs], rows[:, outputs : 2 * outputs]], grad
 
 
-def applied(name: str, tensors: list[Tensor]) -> Tensor:
-    out: Tensor = getattr(NATIVE, name.rstrip("+"))(*tensors, **({"pool": True} if "+" in name else {}))
-    return out
-
-
-def before_relu(name: str, tensors: list[Tensor]) -> Tensor:
-    x, weight, scale, shift = tensors[:4]
-    norm = batch_norm if name.startswith("batch") else group_norm
-    with torch.no_grad():
-        return norm(GROUPED(max_pool(x) if name.endswith("+") else x, weight), scale, shift)
-
-
-def derived(name: str, tensors: list[Tensor], grad: Tensor) -> list[Tensor]:
+def derived(pool: bool, tensors: list[Tensor], grad: Tensor) -> list[Tensor]:
     leaves = [t.detach().requires_grad_() for t in tensors]
-    out = applied(name, leaves)
+    out = NATIVE.batch_normed(*leaves, pool=pool)
     return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
 
 
 @settings(database=None, derandomize=True)
 @given(normed_cases())
-def test_norms_behind_convolutions_are_those_of_float64(case: tuple[str, list[Tensor], Tensor]) -> None:
-    name, tensors, grad = case
+def test_norms_behind_convolutions_are_those_of_float64(case: tuple[bool, list[Tensor], Tensor]) -> None:
+    pool, tensors, grad = case
     exact = [t.double() for t in tensors]
     # A ReLU whose input is 0 up to a rounding may be on in one and off in the other.
-    if name != "towards_group_norm":
-        grad = grad.where(before_relu(name, exact).abs() > 1e-4, 0.0)
-    found, expected = derived(name, tensors, grad), derived(name, exact, grad.double())
+    x, weight, *norm = exact
+    before = batch_norm(GROUPED(max_pool(x) if pool else x, weight), *norm)
+    grad = grad.where(before.abs() > 1e-4, 0.0)
+    found, expected = derived(pool, tensors, grad), derived(pool, exact, grad.double())
     with torch.no_grad():
-        assert torch.equal(applied(name, tensors), found[0]), "as without gradients"
+        assert torch.equal(NATIVE.batch_normed(*tensors, pool=pool), found[0]), "as without gradients"
     for one, other in zip(found, expected, strict=True):
         scale = max(1.0, float(other.abs().max()))
         torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-3 * scale)
@@ -262,16 +244,16 @@ def test_norms_behind_convolutions_are_those_of_float64(case: tuple[str, list[Te
 @settings(database=None, derandomize=True)
 @given(normed_cases(), st.integers(0, 4))
 def test_a_normed_network_alone_computes_the_same_bits(
-    case: tuple[str, list[Tensor], Tensor], which: int
+    case: tuple[bool, list[Tensor], Tensor], which: int
 ) -> None:
-    name, tensors, grad = case
+    pool, tensors, grad = case
     n = tensors[1].shape[0]
     one = which % n
 
     def alone(t: Tensor) -> Tensor:
         return t.unflatten(1, (n, -1))[:, one] if t.dim() == 4 else t[one : one + 1]
 
-    together, single = derived(name, tensors, grad), derived(name, [*map(alone, tensors)], alone(grad))
+    together, single = derived(pool, tensors, grad), derived(pool, [*map(alone, tensors)], alone(grad))
     for a, b in zip(together, single, strict=True):
         assert torch.equal(alone(a), b)
 
@@ -287,12 +269,8 @@ def test_normed_bits_are_those_of_any_instruction_set_and_thread() -> None:
             shapes = ((batch, 2 * inputs, side, side), (2, outputs, inputs, 3, 3), (2, outputs), (2, outputs))
             tensors = [torch.randn(shape, generator=generator) for shape in shapes]
             grad = torch.randn(batch, 2 * outputs, side, side, generator=generator)
-            for name in ("batch_normed", "group_normed"):
-                out += derived(name, tensors, grad)
-            out += derived(
-                "towards_group_norm", [grad, scale := tensors[2], scale, scale[:, 0]], grad.flip(0)
-            )
-            out += derived("batch_normed+", tensors, grad[:, :, : side // 2, : side // 2])
+            out += derived(False, tensors, grad)
+            out += derived(True, tensors, grad[:, :, : side // 2, : side // 2])
         return out
 
     results = []
@@ -317,15 +295,9 @@ def test_pool_takes_the_first_of_equals_and_not_a_number() -> None:
         native.convolve(x, depth, groups=20, pool=True), native.convolve(pooled, depth, groups=20)
     )
     x = values[..., :2].clone().requires_grad_()
-    (to_x,) = torch.autograd.grad(
-        applied("batch_normed+", [x, weight, torch.ones(1, 20), x[0, :, 0, 0]]), x, *[torch.ones(3, 20, 1, 1)]
-    )
+    out = NATIVE.batch_normed(x, weight, torch.ones(1, 20), x[0, :, 0, 0], pool=True)
+    (to_x,) = torch.autograd.grad(out, x, torch.ones(3, 20, 1, 1))
     assert to_x.flatten(2)[..., 1:].eq(0).all()
-
-
-def test_a_gain_of_zero_leaves_every_bit() -> None:
-    x, weight, bias = torch.randn(3, 16, 4, 4) * 1e3, torch.randn(2, 8), torch.randn(2, 8)
-    assert torch.equal(NATIVE.towards_group_norm(x, weight, bias, torch.zeros(2)), x)
 
 
 def test_kernel_of_older_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,23 +340,13 @@ def test_operators_keep_the_promises_of_torch_library(groups: int, checks: tuple
         arguments = (x if pool else leaves[0], leaves[1].detach() if pool else leaves[1], None)
         torch.library.opcheck(forward, (*arguments, groups, False, pool), test_utils=checks)
     torch.library.opcheck(backward, (grad, x, weight, groups, True, True), test_utils=checks)
-    weight, scale, gain = torch.randn(2, 4, 4, 3, 3), torch.randn(2, 4), torch.randn(2)
+    weight, scale = torch.randn(2, 4, 4, 3, 3), torch.randn(2, 4)
     normed, normed_backward = (
         torch.ops.esper.convolve_normed.default,
         torch.ops.esper.convolve_normed_backward.default,
     )
-    for of_batch, pool in ((True, False), (False, False), (True, True)):
-        behind = (None, None) if pool else (grad, gain)
-        arguments = (x, weight, scale, scale, *behind, of_batch, pool, True)
-        torch.library.opcheck(normed, arguments, test_utils=checks)
-        y, *kept, pooled, places = normed(*arguments)
-        arguments = (y, pooled if pool else x, weight, scale, scale, behind[1], *kept)
-        arguments = (*arguments, places, *x.shape[2:], of_batch, True)
+    for pool in (False, True):
+        torch.library.opcheck(normed, (x, weight, scale, scale, pool, True), test_utils=checks)
+        y, *kept, pooled, places = normed(x, weight, scale, scale, pool, True)
+        arguments = (y, pooled if pool else x, weight, scale, scale, *kept, places, *x.shape[2:], True)
         torch.library.opcheck(normed_backward, arguments, test_utils=checks)
-    towards, towards_backward = (
-        torch.ops.esper.towards_norm.default,
-        torch.ops.esper.towards_norm_backward.default,
-    )
-    torch.library.opcheck(towards, (x, scale, scale, gain), test_utils=checks)
-    kept = towards(x, scale, scale, gain)[1:]
-    torch.library.opcheck(towards_backward, (grad, x, scale, scale, gain, *kept, True), test_utils=checks)
