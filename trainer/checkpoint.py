@@ -65,6 +65,17 @@ class SavedCheckpoint:
     bytes: int
 
 
+def snapshot(state: Any) -> Any:
+    """A copy on the CPU of tensors, numbers, texts and containers of them, which training does not change."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        return {key: snapshot(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(map(snapshot, state))
+    return state
+
+
 def _seal(archive: io.BytesIO) -> None:
     """Put a checksum of the whole into the comment of a zip archive, which its readers pass over."""
     content = archive.getbuffer()[:-_LENGTH_BYTES]

@@ -122,6 +122,8 @@ class Journal:
         self._rotate_at = 0.0
         self._began = time.monotonic()
         self._is_dirty = self._is_sync_asked = self._is_unsynced = False
+        self.synced = self._syncs = 0
+        """The newest ticket of `sync` that the disk has confirmed; how many were begun."""
         self._folder = SegmentFolder(path)
         self._index = LineIndex()
         try:
@@ -200,10 +202,16 @@ class Journal:
                 return batches[:count]
         return batches
 
-    def sync(self) -> None:
-        """Have what was written brought onto the disk soon; `append` takes note of what became of it."""
+    def sync(self) -> int | None:
+        """Have what was written brought onto the disk soon; `append` takes note of what became of it.
+
+        Returns:
+            The ticket of what has been appended: it is on the disk when `synced` is that far. None where some
+            of it waits for a disk that refuses.
+        """
         self._is_sync_asked = True
         self._continue_fsync()
+        return None if self._waiting else self._syncs + self._is_dirty
 
     def _continue_fsync(self) -> None:
         if self._fsync.busy:
@@ -211,6 +219,7 @@ class Journal:
         self._note_fsync_result()
         if self._is_sync_asked and self._is_dirty:
             self._is_sync_asked = self._is_dirty = False
+            self._syncs += 1
             self._fsync.begin(self._fd)
 
     def _note_fsync_result(self) -> None:
@@ -219,7 +228,10 @@ class Journal:
         if error is not None:
             self._is_dirty = self._is_unsynced = True
             self._note_failure(error)
-        elif self._is_unsynced and not self._is_dirty:
+            return
+        if not self._is_unsynced or not self._is_dirty:
+            self.synced = self._syncs
+        if self._is_unsynced and not self._is_dirty:
             self._is_unsynced = False
             self._note_recovery()
 

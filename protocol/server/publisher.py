@@ -182,6 +182,12 @@ class Publisher:
         self.incidents = IncidentKeeper(emitter.emit, boot)
         self.observers: list[Observer] = [self.incidents.observe]
         self._synced = time.monotonic()
+        self.written_ns = self.synced_ns = 0
+        """Moments (`time.monotonic_ns`) before which what was emitted is in the journal, and on the disk."""
+        self.sync_wanted_ns = 0
+        """The moment up to which somebody waits for the disk."""
+        self._sync_pending: tuple[int, int] | None = None
+        """A ticket of the journal, and the moment that it reaches."""
         self._drained: list[Emitted] = []
         self._unwritten: list[Batch] = []
         self._disk_full = Alarm(emitter.emit, "telemetry", "disk_full")
@@ -197,23 +203,36 @@ class Publisher:
         Where a step fails, the next tick goes on with it: nothing is drained before what was drained earlier
         has been written. What cannot be sent is not sent again; readers repair it.
         """
+        begun = 0
         if not self._drained and not self._unwritten:
+            if max(self._emitter.waiting.values()) <= MAX_TICK_EVENTS:
+                begun = time.monotonic_ns()
             self._drained = self._emitter.drain(MAX_TICK_EVENTS)
             self._drained += map(self._wrap, self._emitter.take_losses())
         emitted, self._drained = self._drained, []
         self._unwritten += self._encode(emitted)
         self._journal.append(self._unwritten)
         batches, self._unwritten = self._unwritten, []
+        self.written_ns = max(self.written_ns, begun)
         try:
             now = time.monotonic()
-            if now - self._synced >= SYNC_SECONDS or any(batch.stream == "life" for batch in batches):
-                self._journal.sync()
+            is_wanted = self.sync_wanted_ns > self.synced_ns
+            has_life = any(batch.stream == "life" for batch in batches)
+            if is_wanted or has_life or now - self._synced >= SYNC_SECONDS:
+                self._note_sync(begun, self._journal.sync())
                 self._synced = now
         finally:
             self._publish(batches)
         self._report_journal_state()
         self._report_removed()
         return any(self._emitter.waiting.values())
+
+    def _note_sync(self, begun: int, ticket: int | None) -> None:
+        """Take note of how far the disk is, and of a ticket for what was emitted before `begun`, if any."""
+        if self._sync_pending is not None and self._journal.synced >= self._sync_pending[0]:
+            self.synced_ns, self._sync_pending = self._sync_pending[1], None
+        if begun and ticket is not None and self._sync_pending is None:
+            self._sync_pending = ticket, begun
 
     def range(self, stream: Stream, first: int, last: int, *, limit: int) -> list[tuple[int, bytes]]:
         """Lines of a stream from memory or, older ones, from the journal; see `Journal.range`."""

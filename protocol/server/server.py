@@ -118,7 +118,7 @@ class Server:
         self._beat = (0, 0, time.monotonic())
         self._silence = SilenceWatch(self.emitter.emit, "loop" if kind.name == "published" else "trainer")
         self._bye: str | None = None
-        self._ticks = self._num_subscribers = 0
+        self._num_subscribers = 0
         self._next_tick = self._next_heartbeat = self._next_view = 0.0
         self._subscriber_counts = SubscriberCounts()
         self._replies = ReplySender()
@@ -203,27 +203,25 @@ class Server:
         """Report that an accepted command could not be executed; `kind` is one of `errors.ERRORS`."""
         self.emitter.emit(CommandFailed(id=command.id, method=command.method, kind=kind, message=message))
 
-    def flush(self, timeout: float = 1.0) -> bool:
+    def flush(self, timeout: float = 1.0, *, synced: bool = False) -> bool:
         """Wait until the journal has been given what was emitted before; False where it was not in time.
 
         Before `start` nobody writes, so there is nothing to wait for.
+
+        Args:
+            synced: wait for the disk, too; not for one that refuses.
         """
         if self._thread is None:
             return False
+        publisher, mark = self._publisher, time.monotonic_ns()
+        if synced:
+            publisher.sync_wanted_ns = mark
         end = time.monotonic() + timeout
         while self.error is None and time.monotonic() < end:
-            if not any(self.emitter.waiting.values()):
-                return self._tick_ends(end)
-            if self._closing.wait(TICK_SECONDS / 5):
-                return False
-        return False
-
-    def _tick_ends(self, end: float) -> bool:
-        """Wait for the tick that may have emptied the queues and not written yet."""
-        tick = self._ticks
-        while self.error is None and time.monotonic() < end:
-            if self._ticks > tick:
+            if (publisher.synced_ns if synced else publisher.written_ns) >= mark:
                 return True
+            if synced and self._journal.error is not None:
+                return False
             if self._closing.wait(TICK_SECONDS / 5):
                 return False
         return False
@@ -389,7 +387,6 @@ class Server:
 
     def _tick(self, now: float) -> None:
         more = self.faults.attempt("publish", self._publisher.tick)
-        self._ticks += 1
         self._next_tick = now if more else now + TICK_SECONDS
         self.faults.attempt("file numbers", self._local.guard_file_numbers)
         self.faults.attempt("sockets", self._local.restore)

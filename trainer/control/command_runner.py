@@ -181,6 +181,7 @@ class CommandRunner:
         if command is None:
             return True
         assert isinstance(command.params, StopParams)
+        self._saver.wait()
         if self._saver.error is None or not command.params.checkpoint:
             return False
         self._fail_stops(self._saver.error)

@@ -219,7 +219,11 @@ class Daemon:
         self.server = _open_server(run, config, execution, emitter, self.control)
         self.metrics = metrics
         self.saver = CheckpointSaver(
-            self.control, self.checkpoints, emitter, self.server.flush, run.find_displacement
+            self.control,
+            self.checkpoints,
+            emitter,
+            partial(self.server.flush, synced=True),
+            run.find_displacement,
         )
         self.commands = CommandRunner(self.control, self.server, self.saver, self.plan, run.traces)
         disk = DiskWatch(emitter.emit, self.recorder.record_sample, lambda: self.saver.num_bytes)
@@ -347,7 +351,10 @@ class Daemon:
             self.rank_zero.start_epoch(self.plan.layer_envs)
             return self._train_to_end()
         except RankLostError as lost:
+            self.saver.wait()
             return self._lost(lost)
+        finally:
+            self.saver.wait()
 
     def _train_to_end(self) -> _End:
         try:
@@ -369,6 +376,7 @@ class Daemon:
         self.rank_zero.shutdown()
         if self.commands.stops_after_round is not None:
             return _End(self.commands.stops_after_round)
+        self.saver.wait()
         return self._end_at_boundary(reason_of_done(self.trainer.round), self.saver.error)
 
     def _end_at_boundary(self, reason: str, unsaved: str | None, cause: StopRun | None = None) -> _End:

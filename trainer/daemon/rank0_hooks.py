@@ -188,7 +188,7 @@ class Rank0Hooks:
             logger.warning("profiler.rounds: round %d is not recorded: %s", self._rounds_begun, error)
 
     def _save(self, reason: str, *, best: bool = False) -> None:
-        self._saver.try_save(reason, best=best)
+        self._saver.save_aside(reason, best=best)
         self._saved_at = time.monotonic()
 
     def _lap(self) -> PhaseTimes:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,8 +27,9 @@ from esper_overwatch.protocol.server import server as server_module
 from esper_overwatch.protocol.server.mailbox import Command
 from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.trainer import checkpoint as checkpoint_module
-from esper_overwatch.trainer.checkpoint import Checkpoints
+from esper_overwatch.trainer.checkpoint import Checkpoints, load
 from esper_overwatch.trainer.config.service_options import TelemetryConfig
+from esper_overwatch.trainer.control import checkpoint_saver
 from esper_overwatch.trainer.control.checkpoint_saver import CheckpointSaver
 from esper_overwatch.trainer.control.command_runner import CommandRunner
 from esper_overwatch.trainer.control.run_control import RunControl
@@ -46,8 +49,11 @@ class Run:
     def intervene(self, params: Any, command: str) -> dict[str, Any]:
         return {"slot": params.slot, "command": command}
 
+    def __init__(self) -> None:
+        self.weights = torch.ones(3)
+
     def state_dict(self) -> dict[str, Any]:
-        return {"weights": torch.ones(3)}
+        return {"weights": self.weights, "parts": [{"weights": (self.weights[:1],)}]}
 
     def keep_waiting(self) -> None: ...
 
@@ -62,8 +68,9 @@ class Rig:
         self.plan = CollectionPlan(self.server.emitter, TelemetryConfig(), envs=4, episode_epochs=12)
         self.trained = Run()
         control = cast("RunControl", self.trained)
+        flush = partial(self.server.flush, synced=True)
         self.saver = CheckpointSaver(
-            control, self.checkpoints, self.server.emitter, self.server.flush, self.run.find_displacement
+            control, self.checkpoints, self.server.emitter, flush, self.run.find_displacement
         )
         self.commands = CommandRunner(control, self.server, self.saver, self.plan, self.run.traces)
 
@@ -117,8 +124,9 @@ def test_a_full_disk_is_told_and_the_run_goes_on(rig: Rig, monkeypatch: pytest.M
     monkeypatch.setattr(rig.checkpoints, "save", full)
     with pytest.raises(RequestError, match="No space left on device"):
         rig.checkpoint()
-    rig.saver.try_save("round")
+    rig.saver.save_aside("round")
     rig.commands.at_epoch_end()
+    rig.saver.wait()
     assert old.exists()
     assert rig.close().count("checkpoint.failed") == 2
 
@@ -132,10 +140,53 @@ def test_checkpoint_that_a_failed_gpu_prevents_is_told(rig: Rig, monkeypatch: py
     monkeypatch.setattr(rig.checkpoints, "save", failed)
     with pytest.raises(RequestError, match="an illegal memory access"):
         rig.checkpoint()
-    rig.saver.try_save("round")
+    rig.saver.save_aside("round")
+    rig.saver.wait()
     assert rig.saver.error == "CUDA error: an illegal memory access was encountered"
     assert old.exists()
     assert rig.close().count("checkpoint.failed") == 2
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, save = threading.Event(), rig.checkpoints.save
+
+    def save_late(*args: Any, **how: Any) -> Any:
+        disk.wait()
+        return save(*args, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.checkpoints, "save", save_late)
+        rig.saver.save_aside("round")
+        rig.trained.weights.zero_()
+        rig.trained.epoch = 6
+        disk.set()
+        second = rig.saver.save("command")
+    first = load(rig.checkpoints.folder / "round-000003-epoch-00005.pt")
+    assert torch.equal(first["weights"], torch.ones(3))
+    assert torch.equal(first["parts"][0]["weights"][0], torch.ones(1))
+    assert torch.equal(load(second.path)["weights"], torch.zeros(3))
+    assert [path.name for path in rig.checkpoints.all()][-1] == second.path.name
+    assert rig.close().count("checkpoint.saved") == 2
+
+
+def test_a_checkpoint_is_not_on_the_disk_before_its_events(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, asked, sync = threading.Event(), threading.Event(), os.fdatasync
+
+    def sync_late(fd: int) -> None:
+        asked.set()
+        disk.wait()
+        sync(fd)
+
+    monkeypatch.setattr(checkpoint_saver, "FLUSH_SECONDS", 600.0)
+    assert rig.server.flush(60, synced=True)
+    monkeypatch.setattr("esper_overwatch.protocol.journal.writer.os.fdatasync", sync_late)
+    rig.server.set_state("PAUSED")
+    rig.saver.save_aside("round")
+    asked.wait()
+    assert not list(rig.checkpoints.folder.iterdir())
+    disk.set()
+    rig.saver.wait()
+    assert rig.checkpoints.all()
 
 
 def test_moved_run_saves_nothing_in_the_folder_of_another(rig: Rig) -> None:
@@ -230,12 +281,12 @@ def test_stop_after_unsaved_round_fails(rig: Rig, monkeypatch: pytest.MonkeyPatc
         fill_disk(rig, patch)
         first = stop(rig, mode="after_round")
         rig.commands.at_epoch_end()
-        rig.saver.try_save("round")
+        rig.saver.save_aside("round")
         assert rig.commands.goes_on_after_round()
     assert "the run goes on" in failure(rig, first)
     stop(rig, mode="after_round")
     rig.commands.at_epoch_end()
-    rig.saver.try_save("round")
+    rig.saver.save_aside("round")
     assert not rig.commands.goes_on_after_round()
 
 
