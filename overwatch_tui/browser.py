@@ -1,7 +1,9 @@
 """`esper-tui --serve`: the same program in a browser, by textual-serve, on this machine's loopback address.
 
-A page is given to who knows the token of the printed address; it is kept in a cookie, so that it does not
-stay in the address bar. Each page is a terminal of its own: a process that ends with the page.
+The page is the same for everybody on this machine, and knows nothing; its web socket is opened to who knows
+the token of the printed address. That stands behind a `#`, which no browser sends, and the page keeps it for
+its own origin: unlike a cookie, another server on another port never gets it. Each page is a terminal of its
+own: a process that ends with the page.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from textual_serve.server import Server
 from esper_overwatch.protocol.errors import EsperError
 
 HOST = "127.0.0.1"
-COOKIE = "esper_token"
 MAX_PAGES = 8
 """Pages open at a time; each is a process."""
 HEADERS = {
@@ -38,7 +39,21 @@ HEADERS = {
 }
 """Nothing is fetched from elsewhere (textual-serve's page asks for a font), and no other page frames this."""
 
-FOCUS = """<script>
+PAGE_SCRIPT = """<script>
+const given = new URLSearchParams(location.hash.slice(1)).get("token");
+if (given) {
+  sessionStorage.setItem("token", given);
+  history.replaceState(null, "", location.pathname + location.search);
+}
+const token = sessionStorage.getItem("token");
+if (!token) { document.body.textContent = "Open the address that esper-tui --serve printed."; }
+window.WebSocket = class extends WebSocket {
+  constructor(address) {
+    const url = new URL(address);
+    url.searchParams.set("token", token);
+    super(url);
+  }
+};
 const focusing = setInterval(() => {
   const input = document.querySelector("textarea");
   if (input) { input.focus(); }
@@ -46,7 +61,7 @@ const focusing = setInterval(() => {
 }, 100);
 </script>
 </body>"""
-"""Keys go to the terminal without a click on it first."""
+"""It hands the token to the web socket; keys go to the terminal without a click on it first."""
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -63,7 +78,7 @@ class PageServer(Server):
         self._listener = listener
         self._token = token
         self._pages = 0
-        self.url = f"http://{HOST}:{port}/?token={token}"
+        self.url = f"http://{HOST}:{port}/#token={token}"
 
     async def on_startup(self, app: web.Application) -> None:  # noqa: ARG002
         click.echo(f"esper-tui is at {self.url}")
@@ -78,17 +93,12 @@ class PageServer(Server):
 
     @web.middleware
     async def _admit(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Answer who has the token; nobody else learns more than that there is one."""
+        """Open web sockets to who has the token; the page itself tells nobody anything."""
         if not is_loopback(request.host) or not _same_origin(request):
             return web.Response(status=403, text="esper-tui answers at its loopback address only\n")
-        given = request.query.get("token")
-        if given is not None and self._knows(given):
-            answer: web.StreamResponse = web.HTTPFound("/")
-            answer.set_cookie(COOKIE, self._token, httponly=True, samesite="Strict")
-        elif self._knows(request.cookies.get(COOKIE, "")):
-            answer = await handler(request)
-        else:
-            answer = web.Response(status=403, text="open the address that esper-tui --serve printed\n")
+        if request.path == "/ws" and not self._knows(request.query.get("token", "")):
+            return web.Response(status=403, text="open the address that esper-tui --serve printed\n")
+        answer = await handler(request)
         if not answer.prepared:
             answer.headers.update(HEADERS)
         return answer
@@ -101,7 +111,7 @@ class PageServer(Server):
         self.public_url = f"http://{request.host}"
         answer = await super().handle_index(request)
         assert isinstance(answer, web.Response)
-        answer.text = (answer.text or "").replace("</body>", FOCUS)
+        answer.text = (answer.text or "").replace("</body>", PAGE_SCRIPT)
         return answer
 
     async def handle_websocket(self, request: web.Request) -> web.StreamResponse:  # type: ignore[override]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import http.server
 import json
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -36,7 +38,7 @@ def served(house: House, *arguments: str, folder: Path | None = None) -> Iterato
     process = subprocess.Popen(command, env=house.environment, stdout=subprocess.PIPE, text=True, cwd=folder)
     try:
         assert process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", process.stdout.readline())
+        found = re.search(r"http://127\.0\.0\.1:\d+/#token=\S+", process.stdout.readline())
         assert found is not None
         yield found[0]
     finally:
@@ -179,20 +181,55 @@ def test_files_of_a_page_go_to_its_browser(house: House, tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [], "nothing is written where it is served"
 
 
-def test_without_the_token_nothing_is_served(house: House) -> None:
+def test_without_the_token_no_terminal_is_opened(house: House) -> None:
     with served(house) as address:
         parts = urlsplit(address)
-        origin = f"http://{parts.netloc}"
-        for path in ("/", "/?token=wrong", "/ws", "/static/js/textual.js", "/download/x", "/?token=%ff"):
+        origin, token = f"http://{parts.netloc}", parts.fragment
+        for path in ("/ws", "/ws?token=wrong", "/ws?token=%ff"):
             assert _status(origin + path) == 403, path
-        cookie = {"Cookie": f"esper_token={parts.query.removeprefix('token=')}"}
-        assert _status(origin + "/", cookie) == 200
-        assert _status(origin + "/", {**cookie, "Host": "evil.example"}) == 403
-        assert _status(origin + "/ws", {**cookie, "Origin": "http://evil.example"}) == 403
+        assert _status(f"{origin}/ws?{token}", {"Origin": "http://evil.example"}) == 403
+        for path in ("/", "/static/js/textual.js"):
+            assert _status(origin + path) == 200, path
+            assert _status(origin + path, {"Host": "evil.example"}) == 403, path
         with browser() as page:
             page.page.goto(origin)  # type: ignore[attr-defined]
-            assert "open the address" in page.page.content()  # type: ignore[attr-defined]
+            assert "Open the address" in page.page.content()  # type: ignore[attr-defined]
             assert page.text.strip() == ""
+
+
+def test_two_terminals_are_served_and_no_other_server_learns_of_them(house: House) -> None:
+    told: list[str] = []
+
+    class Stranger(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            told.append(f"{self.requestline} {self.headers}")
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    house.spawn("first")
+    house.spawn("second")
+    with (
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as stranger,
+        served(house, "first") as one,
+        served(house, "second") as two,
+        browser() as page,
+    ):
+        threading.Thread(target=stranger.serve_forever, daemon=True).start()
+        page.page.goto(one)  # type: ignore[attr-defined]
+        page.wait_for("first")
+        other = Page(page.page.context.new_page())  # type: ignore[attr-defined]
+        other.page.goto(two)  # type: ignore[attr-defined]
+        other.wait_for("second")
+        page.page.reload()  # type: ignore[attr-defined]
+        page.screen.reset()
+        page.wait_for("first")
+        other.page.goto(f"http://127.0.0.1:{stranger.server_port}/")  # type: ignore[attr-defined]
+        stranger.shutdown()
+    assert told
+    assert not any(urlsplit(address).fragment in request for address in (one, two) for request in told)
+    assert not any("token" in request for request in told)
 
 
 def _status(url: str, headers: dict[str, str] | None = None) -> int:
