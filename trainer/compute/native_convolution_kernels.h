@@ -223,54 +223,96 @@ static void derive(const Layout &at, int images, const float *x, int inputs, con
             }
 }
 
+// A pixel's chain over the rows from `top` on and the columns [begin, end) under a kernel of K columns.
+template <int L, int K>
+static inline __attribute__((always_inline)) Vector<L> sum_taps(const float *x, long row, long step, int top, int bottom,
+                                                                int begin, int end, const Vector<L> *factor, int count) {
+    Vector<L> sum{};
+#pragma GCC unroll 3
+    for (int kh = top; kh < bottom; kh++)
+#pragma GCC unroll 3
+        for (int kw = begin; kw < end; kw++)
+            sum += load_some<L>(x + kh * row + kw * step, count) * factor[kh * K + kw];
+    return sum;
+}
+
+template <int L, int K>
+static void convolve_depthwise_channels(const Geometry &at, const float *x, const float *weight, float *y, int count) {
+    constexpr int half = K / 2;
+    const long step = at.channels, row = step * at.width;
+    Vector<L> factor[K * K];
+    for (int t = 0; t < K * K; t++) factor[t] = load_some<L>(weight + t * step, count);
+    for (int b = 0; b < at.batch; b++)
+        for (int h = 0; h < at.height; h++) {
+            const long place = (long)(b * at.height + h) * row;
+            const int top = h < half ? half - h : 0, bottom = at.height + half - h < K ? at.height + half - h : K;
+            const float *const s = x + place - half * (row + step);
+            const auto edge = [&](int w) {
+                const int begin = w < half ? half - w : 0, end = at.width + half - w < K ? at.width + half - w : K;
+                store<L>(y + place + w * step,
+                         sum_taps<L, K>(s + w * step, row, step, top, bottom, begin, end, factor, count), count);
+            };
+            int w = 0;
+            for (; w < half; w++) edge(w);
+            if (top == 0 && bottom == K)
+                for (; w < at.width - half; w++)
+                    store<L>(y + place + w * step,
+                             sum_taps<L, K>(s + w * step, row, step, 0, K, 0, K, factor, count), count);
+            for (; w < at.width; w++) edge(w);
+        }
+}
+
 // One filter for each of `channels` channels: x, y [B, H, W, channels], weight [k*k, channels].
 static void convolve_depthwise(const Geometry &at, const float *x, const float *weight, float *y) {
-    const int half = at.kernel / 2, channels = (int)at.channels;
+    const int channels = (int)at.channels;
+    FOR_CHANNELS({
+        if (at.kernel == 3) convolve_depthwise_channels<L, 3>(at, x + c, weight + c, y + c, count);
+        else convolve_depthwise_channels<L, 1>(at, x + c, weight + c, y + c, count);
+    })
+}
+
+// The columns [begin, end) under a kernel of K, of one row of it and one pixel of the gradient.
+template <int L, int K>
+static inline __attribute__((always_inline)) void add_taps(const float *grad, const float *x, long step, int begin,
+                                                           int end, Vector<L> *sum, int count) {
+    const Vector<L> here = load_some<L>(grad, count);
+#pragma GCC unroll 3
+    for (int kw = begin; kw < end; kw++) sum[kw] += load_some<L>(x + (kw - K / 2) * step, count) * here;
+}
+
+template <int L, int K>
+static void derive_depthwise_channels(const Geometry &at, const float *x, const float *grad, float *total, int count) {
+    constexpr int half = K / 2;
     const long step = at.channels, row = step * at.width;
     for (int b = 0; b < at.batch; b++)
-        for (int h = 0; h < at.height; h++)
-            for (int w = 0; w < at.width; w++) {
-                const long place = ((long)(b * at.height + h) * at.width + w) * step;
-                const int top = h < half ? half - h : 0, begin = w < half ? half - w : 0;
-                const int bottom = at.height + half - h < at.kernel ? at.height + half - h : at.kernel;
-                const int right = at.width + half - w < at.kernel ? at.width + half - w : at.kernel;
-                FOR_CHANNELS({
-                    Vector<L> sum{};
-                    for (int kh = top; kh < bottom; kh++)
-                        for (int kw = begin; kw < right; kw++)
-                            sum += load_some<L>(x + place + (kh - half) * row + (kw - half) * step + c, count) *
-                                   load_some<L>(weight + (kh * at.kernel + kw) * step + c, count);
-                    store<L>(y + place + c, sum, count);
-                })
+        for (int kh = 0; kh < K; kh++) {
+            Vector<L> sum[K] = {};
+            for (int h = half > kh ? half - kh : 0; h < at.height && h + kh < at.height + half; h++) {
+                const float *const g = grad + (long)(b * at.height + h) * row;
+                const float *const s = x + (long)(b * at.height + h + kh - half) * row;
+                const auto edge = [&](int w) {
+                    const int begin = w < half ? half - w : 0, end = at.width + half - w < K ? at.width + half - w : K;
+                    add_taps<L, K>(g + w * step, s + w * step, step, begin, end, sum, count);
+                };
+                int w = 0;
+                for (; w < half; w++) edge(w);
+                for (; w < at.width - half; w++) add_taps<L, K>(g + w * step, s + w * step, step, 0, K, sum, count);
+                for (; w < at.width; w++) edge(w);
             }
+            for (int kw = 0; kw < K; kw++) {
+                float *const o = total + (kh * K + kw) * step;
+                store<L>(o, load_some<L>(o, count) + sum[kw], count);
+            }
+        }
 }
 
 // Gradients [k*k, channels] of its weights, added to `total`, a chain for each image.
 static void derive_depthwise(const Geometry &at, const float *x, const float *grad, float *total) {
-    const int half = at.kernel / 2, channels = (int)at.channels;
-    const long step = at.channels, row = step * at.width;
-    for (int b = 0; b < at.batch; b++)
-        FOR_CHANNELS({
-            for (int kh = 0; kh < at.kernel; kh++) {
-                Vector<L> sum[MAX_KERNEL] = {};
-                for (int h = 0; h < at.height; h++) {
-                    if (h + kh < half || h + kh >= at.height + half) continue;
-                    const float *g = grad + (long)(b * at.height + h) * row + c;
-                    const float *s = x + (long)(b * at.height + h + kh - half) * row + c;
-                    for (int w = 0; w < at.width; w++) {
-                        const Vector<L> here = load_some<L>(g + w * step, count);
-#pragma GCC unroll 3
-                        for (int kw = 0; kw < MAX_KERNEL; kw++)
-                            if (kw < at.kernel && w + kw >= half && w + kw < at.width + half)
-                                sum[kw] += load_some<L>(s + (w + kw - half) * step, count) * here;
-                    }
-                }
-                for (int kw = 0; kw < at.kernel; kw++) {
-                    float *o = total + (kh * at.kernel + kw) * step + c;
-                    store<L>(o, load_some<L>(o, count) + sum[kw], count);
-                }
-            }
-        })
+    const int channels = (int)at.channels;
+    FOR_CHANNELS({
+        if (at.kernel == 3) derive_depthwise_channels<L, 3>(at, x + c, grad + c, total + c, count);
+        else derive_depthwise_channels<L, 1>(at, x + c, grad + c, total + c, count);
+    })
 }
 
 // The loops for so many inputs and outputs; the numbers that presets use have loops of their own.

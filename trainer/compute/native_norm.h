@@ -1,7 +1,7 @@
 // The norms behind a call's convolutions, network by network; included inside native_convolution.cpp.
 
 struct Buffers {
-    std::vector<float> x, grad, weight, flipped, bias, total, norm, seed;
+    std::vector<float> x, grad, weight, flipped, bias, total, norm, seed, kept, numbers;
 };
 thread_local Buffers buffers;
 

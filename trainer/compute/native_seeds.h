@@ -1,7 +1,10 @@
 // The seeds in a slot of hosts side by side, see native_seeds.py; included by native_convolution.cpp. One seed after
-// the other is taken through its layers, so that none depends on which others there are.
+// the other is taken through its layers, so that none depends on which others there are, some images at a time, so
+// that what a layer makes is in the caches for the next: no layer mixes images.
 
 namespace {
+
+constexpr long SEED_FLOATS = 32768;  // of a seed's map that are taken through all layers: five such fit a second cache
 
 enum LayerKind { CONVOLUTION, DEPTHWISE, NORM, ATTENTION };
 enum Blending { ADD, MULTIPLY, GATE, ISOLATED };  // the first three as Style
@@ -43,11 +46,21 @@ struct SeedCall {
 
 struct SeedSlot : SeedCall {
     const InstructionSet *set;
-    std::vector<SeedKind> kinds;
+    const SeedKind *kinds;
 
     long area() const { return height * width; }
     long pixels() const { return batch * area(); }
     long step() const { return n * channels; }
+    long block_images() const { return std::max(1L, std::min((long)batch, SEED_FLOATS / (long)(area() * channels))); }
+    // Some images from one on.
+    SeedSlot part(long first, long images) const {
+        SeedSlot some = *this;
+        for (float **map : {&some.host, &some.to_host})
+            if (*map) *map += first * area() * step();
+        if (grad) some.grad += first * area() * step();
+        some.batch = images;
+        return some;
+    }
     long widest(const SeedKind &kind) const {
         long most = channels;
         for (long i = 0; i < kind.num_layers; i++) most = std::max(most, kind.layers[i].made());
@@ -285,7 +298,7 @@ void derive_gate(const SeedSlot &slot, const SeedRow &row, float alpha, const Ro
 void derive_row(const SeedSlot &slot, const SeedRow &row, float alpha, const RowMemory &memory) {
     const SeedKind &kind = slot.kinds[row.kind];
     const float *const numbers = kind.numbers + row.owner * kind.step;
-    float *const to_numbers = kind.to_numbers + row.owner * kind.count;
+    float *const to_numbers = zeros(buffers.numbers, kind.count);
     const long area = slot.area(), channels = slot.channels;
     const int count = (int)(slot.pixels() * channels);
     const long wide = slot.pixels() * slot.widest(kind);
@@ -310,46 +323,47 @@ void derive_row(const SeedSlot &slot, const SeedRow &row, float alpha, const Row
                      i || is_attached ? next : nullptr, to_numbers);
         std::swap(grad, next);
     }
+    float *const sums = kind.to_numbers + row.owner * kind.count;
+    for (long i = 0; i < kind.count; i++) sums[i] += to_numbers[i];
     if (!is_attached || alpha == 0.0f) return;
     slot.set->add_scaled(to_x, grad, 1.0f, count, to_x);
     slot.set->add_pixels(slot.to_host + row.host * channels, slot.step(), (int)slot.pixels(), (int)channels, to_x);
 }
 
-void run_seeds(const SeedSlot &slot) {
+// Visit each row's blocks of images, with what they keep.
+template <typename Visit> void for_blocks(const SeedSlot &slot, Visit visit) {
     float *at = slot.kept;
-    for (long i = 0; i < slot.num_rows; i++) {
-        const SeedRow &row = slot.rows[i];
-        if (!slot.kept) at = room(buffers.seed, RowMemory(slot, row, nullptr).end - (float *)nullptr);
-        const RowMemory memory(slot, row, at);
-        run_row(slot, row, slot.alpha[i], memory);
-        at = memory.end;
-    }
+    for (long i = 0; i < slot.num_rows; i++)
+        for (long first = 0, images = slot.block_images(); first < slot.batch; first += images) {
+            const SeedSlot part = slot.part(first, std::min(images, (long)slot.batch - first));
+            if (!slot.kept) at = room(buffers.kept, RowMemory(part, slot.rows[i], nullptr).end - (float *)nullptr);
+            const RowMemory memory(part, slot.rows[i], at);
+            visit(part, slot.rows[i], slot.alpha[i], memory);
+            at = memory.end;
+        }
 }
 
-void derive_seeds(const SeedSlot &slot) {
-    float *at = slot.kept;
-    for (long i = 0; i < slot.num_rows; i++) {
-        const RowMemory memory(slot, slot.rows[i], at);
-        derive_row(slot, slot.rows[i], slot.alpha[i], memory);
-        at = memory.end;
-    }
-}
+void run_seeds(const SeedSlot &slot) { for_blocks(slot, run_row); }
+
+void derive_seeds(const SeedSlot &slot) { for_blocks(slot, derive_row); }
 
 // A call's instruction set, its numbers and those of its kinds.
-bool read_slot(PyObject *arguments, SeedSlot &slot) {
+bool read_slot(PyObject *arguments, SeedSlot &slot, std::vector<SeedKind> &storage) {
     constexpr Py_ssize_t FIELDS = sizeof(SeedCall) / sizeof(long long), OF_KIND = sizeof(SeedKind) / sizeof(long long);
     const char *name;
     PyObject *numbers, *kinds;
     if (!PyArg_ParseTuple(arguments, "sO!O!", &name, &PyTuple_Type, &numbers, &PyTuple_Type, &kinds) ||
         !read_numbers(numbers, (long long *)static_cast<SeedCall *>(&slot), FIELDS) || !(slot.set = find(name)))
         return false;
-    slot.kinds.resize(slot.num_kinds);
-    return read_numbers(kinds, (long long *)slot.kinds.data(), slot.num_kinds * OF_KIND);
+    storage.resize(slot.num_kinds);
+    slot.kinds = storage.data();
+    return read_numbers(kinds, (long long *)storage.data(), slot.num_kinds * OF_KIND);
 }
 
 PyObject *perform_slot(PyObject *arguments, void (*work)(const SeedSlot &)) {
     SeedSlot slot;
-    if (!read_slot(arguments, slot)) return nullptr;
+    std::vector<SeedKind> kinds;
+    if (!read_slot(arguments, slot, kinds)) return nullptr;
     bool enough = true;
     Py_BEGIN_ALLOW_THREADS
     try {
@@ -369,10 +383,15 @@ PyObject *py_derive_seeds(PyObject *, PyObject *arguments) { return perform_slot
 // How many numbers a call of `run_seeds` keeps.
 PyObject *py_seeds_room(PyObject *, PyObject *arguments) {
     SeedSlot slot;
-    if (!read_slot(arguments, slot)) return nullptr;
+    std::vector<SeedKind> kinds;
+    if (!read_slot(arguments, slot, kinds)) return nullptr;
+    const auto count_of = [&](long row, long images) {
+        return RowMemory(slot.part(0, images), slot.rows[row], nullptr).end - (float *)nullptr;
+    };
+    const long most = slot.block_images(), rest = slot.batch % most;
     long long count = 0;
     for (long i = 0; i < slot.num_rows; i++)
-        count += RowMemory(slot, slot.rows[i], nullptr).end - (float *)nullptr;
+        count += slot.batch / most * count_of(i, most) + (rest ? count_of(i, rest) : 0);
     return PyLong_FromLongLong(count + SPARE_FLOATS);
 }
 
