@@ -5,6 +5,8 @@ One table; the reference page, the server, the client and the CLI read it.
 
 from __future__ import annotations
 
+import errno
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +24,11 @@ class ErrorKind:
 
 # Exit codes: 0 done, 2 usage, 3 no such run or not answering, 4 refused (wrong state, forbidden),
 # 5 bad request, 6 too late, 7 the command was accepted and failed, 8 the name is taken, 9 bad configuration,
-# 10 the run folder or the sockets cannot be used, 11 training failed, 130 interrupted.
+# 10 the run folder or the sockets cannot be used, 11 training failed, 12 the disk refuses, 130 interrupted.
 INTERRUPTED_EXIT = 130
+DISK_EXIT = 12
+PASSING_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""What a disk says that is full, read-only or sick: the same may be possible later."""
 ERRORS: dict[str, ErrorKind] = {
     e.kind: e
     for e in (
@@ -87,9 +92,15 @@ class NameTaken(EsperError):
 
 
 class FolderError(EsperError):
-    """A folder or a socket path cannot be used."""
+    """A folder or a socket path cannot be used; raised while a disk refuses, it has the code for that."""
 
     exit_code = 10
+
+    def __init__(self, *words: object) -> None:
+        super().__init__(*words)
+        handled = sys.exception()
+        if isinstance(handled, OSError) and handled.errno in PASSING_ERRNOS:
+            self.exit_code = DISK_EXIT
 
 
 class KeysUnusable(EsperError):

@@ -83,13 +83,15 @@ def replaced_configuration(folder: Path, sourced: settings.SourcedConfig) -> Ite
         folder / SOURCES_FILE: msgspec.json.encode(sourced.sources),
     }
     before = {path: path.read_bytes() for path in files if path.exists()}
-    for path, content in files.items():
-        write_atomically(path, content)
+    changed = [path for path, content in files.items() if before.get(path) != content]
+    for path in changed:  # a resume as before needs no room on a full disk
+        write_atomically(path, files[path])
     try:
         yield
     except EsperError:
-        for path, content in before.items():
-            write_atomically(path, content)
+        for path in changed:
+            if path in before:
+                write_atomically(path, before[path])
         raise
 
 

@@ -158,7 +158,7 @@ def render_unit(name: str, arguments: Sequence[str]) -> str:
         *arguments,
     ]
     home = f"ESPER_HOME={esper_home()}" if os.environ.get("ESPER_HOME") else ""
-    environment = f"Environment={_quoted(home)}\n" if home else ""
+    environment = f"Environment={_quoted(home).replace('$$', '$')}\n" if home else ""  # where `$` is a `$`
     return f"""\
 # esper-daemon systemd {name} > ~/.config/systemd/user/esper-{name}.service
 # systemctl --user daemon-reload && systemctl --user enable --now esper-{name}
@@ -173,6 +173,7 @@ ExecReload=/bin/kill -HUP $MAINPID
 {environment}Restart=on-failure
 RestartSec=5
 # wrong usage, no such run, a taken name, a wrong configuration, a folder: again would be the same
+# (but 12, a disk that is full, may have room then)
 RestartPreventExitStatus=2 3 8 9 10
 SuccessExitStatus=130
 WatchdogSec={WATCHDOG_SECONDS}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from esper_overwatch.protocol.errors import DISK_EXIT, FolderError
+from esper_overwatch.protocol.storage import folders
 from esper_overwatch.trainer.checkpoint import Checkpoints
 from esper_overwatch.trainer.checkpoint_files import CheckpointError
+from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config.schema import Config
-from esper_overwatch.trainer.daemon.resume import ResumePoint, ResumeRequest
+from esper_overwatch.trainer.daemon.resume import ResumePoint, ResumeRequest, replaced_configuration
 
 CONFIG = Config()
 
@@ -74,3 +79,23 @@ def test_without_an_index_rounds_tell_what_was_abandoned(tmp_path: Path) -> None
     (tmp_path / "run" / "index.json").unlink()  # lost
     Boot(tmp_path / "run", name(2)).save(3).write_bytes(b"damaged")
     assert Boot(tmp_path / "run").name == name(2)
+
+
+def test_resume_as_before_needs_no_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sourced = settings.SourcedConfig(CONFIG, {})
+    with replaced_configuration(tmp_path, sourced):
+        pass
+    written = {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(folders.os, "fsync", full)
+    with replaced_configuration(tmp_path, sourced):
+        pass
+    other = settings.SourcedConfig(msgspec.structs.replace(CONFIG, rounds=7), {})
+    with pytest.raises(FolderError, match="No space left") as raised, replaced_configuration(tmp_path, other):
+        pass
+    assert raised.value.exit_code == DISK_EXIT, "which systemd tries again"
+    assert {path: path.read_bytes() for path in written} == written

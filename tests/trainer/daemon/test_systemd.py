@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from esper_overwatch.protocol.errors import DISK_EXIT
 from esper_overwatch.protocol.messages.headers import TrainerBeat
 from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.daemon import systemd
@@ -195,13 +196,18 @@ def test_line_break_does_not_begin_a_unit_line() -> None:
 
 
 def test_the_unit_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "a home"))
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "a ho$me%"))
     file = tmp_path / "x.toml"
     file.write_text("rounds = 3\n")
     result = CliRunner().invoke(main, ["systemd", "alpha", "--config", str(file), "--set", "seed=2"])
     service = parsed(result.output)["Service"]
     assert (service["Type"], int(service["WatchdogSec"]) > 0) == ("notify", True)
-    assert service["Environment"] == f'"ESPER_HOME={tmp_path}/a home"'
+    assert service["Environment"] == f'"ESPER_HOME={tmp_path}/a ho$me%%"', (
+        "systemd expands no variables there"
+    )
+    assert str(DISK_EXIT) not in service["RestartPreventExitStatus"].split(), (
+        "a full disk may have room later"
+    )
     assert words_of(service["ExecStart"])[7:] == ["--config", str(file), "--set", "seed=2"]
     assert CliRunner().invoke(main, ["systemd", "alpha", "--set", "sed=2"]).exit_code == 9
     assert CliRunner().invoke(main, ["systemd", "../x"]).exit_code == 2
