@@ -27,6 +27,7 @@ from esper_overwatch.protocol.storage.folders import sync_folder
 from .compactor import Compactor
 from .line_files import LineIndex, begin_of, read_blocks, repair, select_lines
 from .segments import JournalSegment, SegmentFolder
+from .unsynced import UnsyncedTail
 
 logger = logging.getLogger(__name__)
 
@@ -122,8 +123,10 @@ class Journal:
         self._rotate_at = 0.0
         self._began = time.monotonic()
         self._is_dirty = self._is_sync_asked = self._is_unsynced = False
-        self.synced = self._syncs = 0
-        """The newest ticket of `sync` that the disk has confirmed; how many were begun."""
+        self._is_written_again = False
+        """True while a sync is on the way of what the one before has failed on."""
+        self.synced = self._syncs = self._noted = 0
+        """The newest ticket of `sync` that the disk has confirmed; how many were begun, and have ended."""
         self._folder = SegmentFolder(path)
         self._index = LineIndex()
         try:
@@ -131,6 +134,7 @@ class Journal:
             self._fd = _open(path)
             self.cut = repair(self._fd)
             self.bytes = os.fstat(self._fd).st_size
+            self._unsynced = UnsyncedTail(self.bytes)
             self._index.scan(read_blocks(self._fd, 0, self.bytes))
         except OSError as error:
             raise FolderError(f"cannot open the journal {path}: {error.strerror}") from None
@@ -192,6 +196,7 @@ class Journal:
         if begin < self.bytes:
             os.ftruncate(self._fd, begin)
             self.bytes = begin
+            self._unsynced.cut(begin)
 
     def _fit_into_memory(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         """While the disk refuses: those for which there is room in memory; the others are lost."""
@@ -211,35 +216,53 @@ class Journal:
         """
         self._is_sync_asked = True
         self._continue_fsync()
-        return None if self._waiting else self._syncs + self._is_dirty
+        return None if self._waiting or self._is_unsynced else self._syncs + self._is_dirty
 
     def _continue_fsync(self) -> None:
         if self._fsync.busy:
             return
         self._note_fsync_result()
-        if self._is_sync_asked and self._is_dirty:
+        if self._is_sync_asked and self._is_dirty and (not self._is_unsynced or self._is_written_again):
             self._is_sync_asked = self._is_dirty = False
             self._syncs += 1
+            self._unsynced.ask()
             self._fsync.begin(self._fd)
 
     def _note_fsync_result(self) -> None:
-        """Take note of what became of the newest fdatasync."""
-        error = self._fsync.take_error()
+        """Take note of what became of the newest fdatasync, once."""
+        if self._noted == self._syncs:
+            return
+        self._noted, error = self._syncs, self._fsync.take_error()
+        self._is_written_again = False
         if error is not None:
-            self._is_dirty = self._is_unsynced = True
+            self._is_unsynced = True
             self._note_failure(error)
             return
-        if not self._is_unsynced or not self._is_dirty:
-            self.synced = self._syncs
-        if self._is_unsynced and not self._is_dirty:
+        self.synced = self._syncs
+        self._unsynced.confirm()
+        if self._is_unsynced:
             self._is_unsynced = False
             self._note_recovery()
 
+    def _write_again(self) -> None:
+        """Write what a sync has failed on once more; another sync would not write it."""
+        if not self._is_unsynced or self._is_written_again:
+            return
+        try:
+            self.lost += self._unsynced.write_again(self._fd)
+        except OSError as error:
+            self._note_failure(error)
+        else:
+            self._is_written_again = self._is_dirty = True
+
     def _sync_and_wait(self) -> None:
         """Bring what was written onto the disk before the file goes."""
-        self._fsync.wait()
-        self._is_sync_asked = True
-        self._continue_fsync()
+        for _ in range(2):  # what the first attempt fails on is written once more
+            self._fsync.wait()
+            self._note_fsync_result()
+            self._write_again()
+            self._is_sync_asked = True
+            self._continue_fsync()
         self._fsync.wait()
         self._note_fsync_result()
 
@@ -318,6 +341,8 @@ class Journal:
         if not self._index.entries or self._waiting or self.error is not None:
             return 0
         self._sync_and_wait()
+        if self.error is not None:
+            return 0
         number = self._compactor.newest + 1
         try:
             fd = self._rename(self._folder.raw(number))
@@ -327,7 +352,7 @@ class Journal:
             return 0
         os.close(self._fd)
         closed = self.bytes
-        self._fd, self.bytes, self._began = fd, 0, time.monotonic()
+        self._fd, self.bytes, self._began, self._unsynced = fd, 0, time.monotonic(), UnsyncedTail(0)
         index, self._index = self._index, LineIndex()
         try:
             sync_folder(self._folder.path)
@@ -375,7 +400,8 @@ class Journal:
         return old and bool(self._index.entries)
 
     def _write_waiting(self) -> None:
-        """Offer the disk what waits."""
+        """Offer the disk what waits, and what it has failed to keep."""
+        self._write_again()
         before = self.bytes
         try:
             self._write_bytes(self._waiting)
@@ -397,9 +423,10 @@ class Journal:
                 while taken < len(view):
                     with view[taken:] as rest:
                         written = os.write(self._fd, rest)
-                    taken += written
-                    self.bytes += written
-                    self._is_dirty = True
+                        taken += written
+                        self.bytes += written
+                        self._is_dirty = True
+                        self._unsynced.append(rest[:written])
             except OSError as error:
                 self._note_failure(error)
         return taken

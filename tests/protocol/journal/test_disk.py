@@ -14,6 +14,7 @@ import pytest
 
 from esper_overwatch import connect
 from esper_overwatch.protocol.codec.json_lines import Batch
+from esper_overwatch.protocol.journal import unsynced
 from esper_overwatch.protocol.journal import writer as module
 from esper_overwatch.protocol.journal.line_files import LineIndex
 from esper_overwatch.protocol.journal.reader import read
@@ -22,7 +23,7 @@ from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.server.emitter import MAX_QUEUED
 from esper_overwatch.protocol.server.server import Server
 from tests.batches import batches_of
-from tests.protocol.harness import Reader
+from tests.protocol.harness import Reader, until
 
 
 def anomalies(reader: Reader) -> list[ev.Anomaly]:
@@ -176,6 +177,66 @@ def test_failed_sync_is_reported_until_it_succeeds(
     server.emitter.emit(ev.RoundStarted(rounds=2))
     server.close()
     assert [e.data.rounds for e in read(server.run.events) if e.type == "round.started"] == [1, 2]
+
+
+class LosingDisk:
+    """A disk that loses what it fails to sync, and says of the next sync that all is well, as Linux does."""
+
+    def __init__(self, path: Path) -> None:
+        self.failures = 0
+        self._path, self._synced, self._sync = path, 0, os.fdatasync
+
+    def fdatasync(self, fd: int) -> None:
+        size = os.fstat(fd).st_size
+        if self.failures:
+            self.failures -= 1
+            with self._path.open("r+b") as file:
+                file.seek(self._synced)
+                file.write(bytes(size - self._synced))
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._sync(fd)
+        self._synced = size
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_what_a_failed_sync_has_lost_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.0)
+    path = tmp_path / "events.jsonl"
+    journal, disk = Journal(path), LosingDisk(path)
+    monkeypatch.setattr(os, "fdatasync", disk.fdatasync)
+    kinds = [ev.RoundStarted(rounds=1), ev.LogLine(level="INFO", logger="x", message="y")]
+    batches = batches_of(kinds[n % 2] for n in range(8))
+    journal.append(batches[:2])
+    ticket = journal.sync()
+    until(lambda: journal.append([]) or journal.synced == ticket)
+    disk.failures = failures
+    journal.append(batches[2:4])
+    journal.sync()
+    until(lambda: journal.append([]) or journal.error is not None)
+    journal.append(batches[4:6])
+    until(lambda: journal.append([]) or journal.error is None)
+    disk.failures = 1
+    journal.append(batches[6:])
+    journal.close()
+    assert path.read_bytes() == b"".join(batch.body for batch in batches)
+    assert journal.lost == 0
+
+
+def test_what_was_too_much_to_keep_counts_as_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(unsynced, "MAX_KEPT_BYTES", 100)
+    path = tmp_path / "events.jsonl"
+    journal, disk = Journal(path), LosingDisk(path)
+    monkeypatch.setattr(os, "fdatasync", disk.fdatasync)
+    disk.failures = 1
+    journal.append(batches_of(ev.RoundStarted(rounds=n) for n in range(3)))
+    journal.sync()
+    until(lambda: journal.append([]) or journal.error is not None)
+    until(lambda: journal.append([]) or journal.error is None)
+    assert journal.lost == 3
+    journal.close()
 
 
 @pytest.mark.parametrize("num_batches", [2, 12])
