@@ -182,9 +182,9 @@ class Publisher:
         self.incidents = IncidentKeeper(emitter.emit, boot)
         self.observers: list[Observer] = [self.incidents.observe]
         self._synced = time.monotonic()
-        self.written_ns = self.synced_ns = 0
+        self._written_ns = self._synced_ns = 0
         """Moments (`time.monotonic_ns`) before which what was emitted is in the journal, and on the disk."""
-        self.sync_wanted_ns = 0
+        self._sync_wanted_ns = 0
         """The moment up to which somebody waits for the disk."""
         self._sync_pending: tuple[int, int] | None = None
         """A ticket of the journal, and the moment that it reaches."""
@@ -213,10 +213,10 @@ class Publisher:
         self._unwritten += self._encode(emitted)
         self._journal.append(self._unwritten)
         batches, self._unwritten = self._unwritten, []
-        self.written_ns = max(self.written_ns, begun)
+        self._written_ns = max(self._written_ns, begun)
         try:
             now = time.monotonic()
-            is_wanted = self.sync_wanted_ns > self.synced_ns
+            is_wanted = self._sync_wanted_ns > self._synced_ns
             has_life = any(batch.stream == "life" for batch in batches)
             if is_wanted or has_life or now - self._synced >= SYNC_SECONDS:
                 self._note_sync(begun, self._journal.sync())
@@ -227,10 +227,25 @@ class Publisher:
         self._report_removed()
         return any(self._emitter.waiting.values())
 
+    def now(self, *, synced: bool) -> int:
+        """This moment, for `has`; any thread may ask.
+
+        Args:
+            synced: have what was emitted before it brought onto the disk soon.
+        """
+        now = time.monotonic_ns()
+        if synced:
+            self._sync_wanted_ns = now
+        return now
+
+    def has(self, moment: int, *, synced: bool) -> bool:
+        """True if what was emitted before a moment has been given to the journal, or is on the disk."""
+        return (self._synced_ns if synced else self._written_ns) >= moment
+
     def _note_sync(self, begun: int, ticket: int | None) -> None:
         """Take note of how far the disk is, and of a ticket for what was emitted before `begun`, if any."""
         if self._sync_pending is not None and self._journal.synced >= self._sync_pending[0]:
-            self.synced_ns, self._sync_pending = self._sync_pending[1], None
+            self._synced_ns, self._sync_pending = self._sync_pending[1], None
         if begun and ticket is not None and self._sync_pending is None:
             self._sync_pending = ticket, begun
 

@@ -213,12 +213,10 @@ class Server:
         """
         if self._thread is None:
             return False
-        publisher, mark = self._publisher, time.monotonic_ns()
-        if synced:
-            publisher.sync_wanted_ns = mark
+        moment = self._publisher.now(synced=synced)
         end = time.monotonic() + timeout
         while self.error is None and time.monotonic() < end:
-            if (publisher.synced_ns if synced else publisher.written_ns) >= mark:
+            if self._publisher.has(moment, synced=synced):
                 return True
             if synced and self._journal.error is not None:
                 return False

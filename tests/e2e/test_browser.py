@@ -197,7 +197,7 @@ def test_without_the_token_no_terminal_is_opened(house: House) -> None:
             assert page.text.strip() == ""
 
 
-def test_two_terminals_are_served_and_no_other_server_learns_of_them(house: House) -> None:
+def test_tokens_of_two_terminals_reach_no_other_server(house: House) -> None:
     told: list[str] = []
 
     class Stranger(http.server.BaseHTTPRequestHandler):

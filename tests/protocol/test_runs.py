@@ -21,7 +21,6 @@ from esper_overwatch.protocol.storage.folders import (
     socket_folder,
     write_atomically,
 )
-from esper_overwatch.protocol.storage.lock import Lock, LockHeld, holder_of
 
 from .harness import Start
 
@@ -98,49 +97,6 @@ def test_the_lock_is_held_within_a_process_too(home: Path) -> None:
             [sys.executable, "-c", CLAIM, "alpha"], input="", capture_output=True, text=True, check=False
         )
         assert "NameTaken" in other.stderr, "looking at a lock must not drop it"
-
-
-def test_a_forked_child_neither_holds_nor_drops_the_lock(tmp_path: Path) -> None:
-    lock = Lock(tmp_path / "lock")
-    ready, go = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(lock._fd)
-        os.write(ready[1], b"x")
-        os.read(go[0], 1)
-        os._exit(0)
-    os.read(ready[0], 1)
-    held = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys, pathlib; from esper_overwatch.protocol.storage.lock import Lock\n"
-            "Lock(pathlib.Path(sys.argv[1]))",
-            str(tmp_path / "lock"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert f"held by pid {os.getpid()}" in held.stderr
-    lock.release()
-    assert holder_of(tmp_path / "lock") is None, "the child must not go on holding it"
-    os.write(go[1], b"x")
-    os.waitpid(child, 0)
-    for fd in (*ready, *go):
-        os.close(fd)
-
-
-def test_looking_for_a_holder_takes_nothing(tmp_path: Path) -> None:
-    assert holder_of(tmp_path / "none") is None
-    lock = Lock(tmp_path / "lock")
-    holder = holder_of(tmp_path / "lock")
-    assert holder is not None
-    assert holder.pid == os.getpid()
-    with pytest.raises(LockHeld):
-        Lock(tmp_path / "lock")
-    lock.release()
-    Lock(tmp_path / "lock").release()
 
 
 def test_runs_are_found_by_the_beginning_of_name_or_id(start: Start) -> None:
