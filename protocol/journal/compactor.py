@@ -5,7 +5,8 @@ Each step leaves files from which the next start goes on; killed between any two
 1. `.events-000001.jsonl.zst.part` is written and on the disk,
 2. `events-000001.index.json`, 3. the part gets its name, 4. the manifest names it, 5. the plain file goes.
 
-Retention keeps the segment's `run.started` lines, takes it out of the manifest, then off the disk.
+Retention keeps the segment's `run.started` lines and the newest `run.provenance`, which is large, takes the
+segment out of the manifest, then off the disk.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ CLOSE_SECONDS = 5.0
 HEAD_BYTES = 160
 """The type of an event stands within the first bytes of its line."""
 _STARTED = b'"type":"run.started"'
+_PROVENANCE = b'"type":"run.provenance"'
 
 
 class _Abandoned(Exception):
@@ -206,17 +208,21 @@ class Compactor:
             self.removed.append(gone)
 
     def _keep_boots(self, segment: JournalSegment) -> None:
-        """Append the segment's `run.started` lines to those of the segments that went before."""
+        """Append the segment's lines that say how a boot began to those of the segments before."""
         if "life" not in segment.streams:
             return
         path = self._folder.boots_path
-        kept = path.read_bytes() if path.exists() else b""
-        known = set(kept.splitlines())  # of a step that was killed
+        content = path.read_bytes() if path.exists() else b""
+        kept = content.splitlines()
+        known = set(kept)  # of a step that was killed
         blocks = self._folder.blocks(segment.number, on_damage=lambda _: None)
-        lines = [line for block in blocks if _STARTED in block for line in block.splitlines()]
-        new = [line for line in lines if _STARTED in line[:HEAD_BYTES] and line not in known]
-        if new:
-            write_atomically(path, kept + b"".join(line + b"\n" for line in new))
+        wanted = (block for block in blocks if _STARTED in block or _PROVENANCE in block)
+        found = [line for block in wanted for line in block.splitlines() if _tells_boot(line)]
+        newest = [line for line in kept + found if _PROVENANCE in line[:HEAD_BYTES]][-1:]
+        lines = kept + [line for line in found if line not in known]
+        lines = [line for line in lines if _STARTED in line[:HEAD_BYTES] or line in newest]
+        if lines != kept:
+            write_atomically(path, b"".join(line + b"\n" for line in lines))
 
     def _unlink(self, number: int) -> None:
         self._folder.index_path(number).unlink(missing_ok=True)
@@ -263,6 +269,11 @@ class Compactor:
         packed = path.read_bytes()
         sha256 = hashlib.sha256(packed).hexdigest()
         self._write_manifest([_segment(path.name, number, index, raw_offset, len(packed), sha256)])
+
+
+def _tells_boot(line: bytes) -> bool:
+    head = line[:HEAD_BYTES]
+    return _STARTED in head or _PROVENANCE in head
 
 
 def _segment(

@@ -166,7 +166,10 @@ def open_parts(path: Path) -> Iterator[list[JournalPart]]:
 
 
 def removed_boots(path: Path) -> JournalPart | None:
-    """The `run.started` events of what retention has removed, as a part before all others; None = none."""
+    """How boots began of what retention has removed, as a part before all others; None = none.
+
+    These are the `run.started` events and the newest `run.provenance`.
+    """
     folder = SegmentFolder(path)
     last = folder.manifest().removed.last.get("life", 0)
     if not last or not folder.boots_path.exists():

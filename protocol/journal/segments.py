@@ -5,7 +5,7 @@
     segments/events-000001.jsonl.zst   closed: independent zstd frames of complete lines
     segments/events-000001.index.json  where the frames begin, and sparsely which line is where
     segments/manifest.json             every compressed segment: numbers, times, bytes, sha256
-    segments/boots.jsonl               `run.started` lines of what retention has removed
+    segments/boots.jsonl               lines that say how boots began, of what retention has removed
 
 Where a plain and a compressed file of one number are both there, the plain one counts: it goes last.
 """

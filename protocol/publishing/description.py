@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from esper_overwatch.protocol.codec.json_lines import plain
 from esper_overwatch.protocol.errors import NameTaken, PublishError
+from esper_overwatch.protocol.messages.events import RunStarted
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.storage.folders import StrPath, is_valid_name
+from esper_overwatch.protocol.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +46,36 @@ def describe(config: object, tags: Sequence[str], notes: str, *, strict: bool) -
     words = [tags] if isinstance(tags, str) else [str(tag)[:MAX_TAG_CHARACTERS] for tag in tags]
     found = tree if isinstance(tree, dict) else {"config": tree}
     return Description(found, [word for word in words if word], str(notes))
+
+
+def first_event(run: RunFolder, boot: str, about: Description) -> RunStarted:
+    """The event that a boot of a published run begins with; what only a training has is empty."""
+    return RunStarted(
+        run=run.id,
+        name=run.name,
+        boot=boot,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        version=__version__,
+        torch="",
+        device="",
+        task="",
+        policy="",
+        envs=0,
+        slots=[],
+        blueprints=[],
+        stages=[],
+        ops=[],
+        heads=[],
+        episode_epochs=0,
+        rounds=0,
+        host_parameters=0,
+        seed=0,
+        config=about.config,
+        kind="published",
+        tags=about.tags,
+        notes=about.notes,
+    )
 
 
 def claim_folder(name: str | None, *, resume: bool, strict: bool, home: StrPath | None) -> RunFolder:

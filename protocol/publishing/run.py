@@ -12,7 +12,6 @@ import atexit
 import hashlib
 import logging
 import os
-import socket
 import sys
 import tempfile
 import threading
@@ -26,12 +25,12 @@ from types import TracebackType
 from typing import Any, Literal
 
 from esper_overwatch.protocol.errors import FolderError, KeysUnusable, PublishError
+from esper_overwatch.protocol.machine.provenance import ProvenanceReport
 from esper_overwatch.protocol.machine.sampler import SystemSampler
 from esper_overwatch.protocol.messages.events import (
     STOP_BY,
     Artifact,
     Mark,
-    RunStarted,
     RunStopped,
 )
 from esper_overwatch.protocol.runs import RunFolder
@@ -39,9 +38,8 @@ from esper_overwatch.protocol.server.disk import DiskWatch
 from esper_overwatch.protocol.server.run_kind import RunKind
 from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.storage.folders import StrPath
-from esper_overwatch.protocol.version import __version__
 
-from .description import Description, claim_folder, describe
+from .description import Description, claim_folder, describe, first_event
 from .judgement import LoopJudge
 from .left_out import LeftOut, never_raises
 from .loop_commands import CommandCall, LoopCommands
@@ -179,35 +177,9 @@ class PublishedRun:
         _live.add(self)
 
     def _announce(self) -> None:
-        self._emit(
-            RunStarted(
-                run=self.id,
-                name=self.name,
-                boot=self.boot,
-                pid=os.getpid(),
-                host=socket.gethostname(),
-                version=__version__,
-                torch="",
-                device="",
-                task="",
-                policy="",
-                envs=0,
-                slots=[],
-                blueprints=[],
-                stages=[],
-                ops=[],
-                heads=[],
-                episode_epochs=0,
-                rounds=0,
-                host_parameters=0,
-                seed=0,
-                config=self._about.config,
-                kind="published",
-                tags=self._about.tags,
-                notes=self._about.notes,
-            )
-        )
+        self._emit(first_event(self._folder, self.boot, self._about))
         self._server.set_state("TRAINING")
+        self._provenance = ProvenanceReport(self._emit)
 
     @property
     def step(self) -> int:
@@ -430,6 +402,7 @@ class PublishedRun:
         server = self._server
         server.set_state("STOPPING", reason)
         self._sampler.close()
+        self._provenance.close()
         self._commands.close(text)
         if isinstance(error, BaseException) and text is not None:
             self._emit(log_line(error))

@@ -30,6 +30,8 @@ class Snapshot:
 
     def extend(self, spec: EventSpec, events: Sequence[Emitted], batch: Batch, begin: int) -> None:
         """Take in events of one type whose lines are in the batch, from `begin` on; the batch is complete."""
+        if not spec.keep:
+            return
         self._joined.clear()
         subjects = self._kept.setdefault(spec.type, {})
         if spec.key:

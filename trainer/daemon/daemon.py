@@ -20,21 +20,19 @@ import torch
 from esper_overwatch.protocol.codec.text import clean_text
 from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, EsperError
 from esper_overwatch.protocol.journal.writer import JournalLimits
+from esper_overwatch.protocol.machine.provenance import ProvenanceReport
 from esper_overwatch.protocol.messages.events import (
     LogLine,
     ParamChanged,
     PostmortemWritten,
     RankLost,
-    RunStarted,
     RunStopped,
     reason_of_done,
 )
-from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
 from esper_overwatch.protocol.runs import RunFolder, find_run
 from esper_overwatch.protocol.server.disk import DiskWatch
 from esper_overwatch.protocol.server.emitter import Emitter
 from esper_overwatch.protocol.server.server import Server
-from esper_overwatch.protocol.version import __version__
 from esper_overwatch.trainer.checkpoint import Checkpoints
 from esper_overwatch.trainer.compute.device import (
     configure_allocator,
@@ -70,6 +68,7 @@ from esper_overwatch.trainer.telemetry.recorder import Recorder, RunShape
 
 from . import postmortem
 from .background import is_detached, report_ready
+from .first_event import first_event
 from .logging_setup import dump_stacks, reopen, set_up
 from .rank0_hooks import Rank0Hooks
 from .resume import (
@@ -300,6 +299,7 @@ class Daemon:
         if end.cause is not None or end_signals.count:
             self._write_postmortem(end)
         self.sampler.close()
+        self._provenance.close()
         self.commands.close(failed=end.error)
         logger.info("run %s ends with exit code %d: %s", self.run.name, end.exit_code, end.reason)
         self.server.emitter.emit(
@@ -414,33 +414,15 @@ class Daemon:
         self.server.emitter.emit(LogLine(level="INFO", logger=__name__, message=message))
 
     def _announce(self) -> None:
-        run, config, population = self.run, self.config, self.trainer.population
         self.server.emitter.emit(
-            RunStarted(
-                run=run.id,
-                name=run.name,
-                boot=self.server.boot,
-                pid=os.getpid(),
-                host=socket.gethostname(),
-                version=__version__,
-                torch=torch.__version__,
-                device=str(self.device),
-                task=config.task.label,
-                policy=config.policy.kind,
-                envs=config.envs.count,
-                slots=population.slots,
-                blueprints=list(config.seeds.blueprints),
-                stages=[stage.name for stage in Stage],
-                ops=[op.name for op in Op],
-                heads=list(HEAD_NAMES),
-                episode_epochs=config.episode_epochs,
-                rounds=config.rounds,
-                host_parameters=population.parameters_host,
-                tokens_per_character=self._tokens_per_character,
-                seed=config.seed,
+            first_event(
+                self.run,
+                self.server.boot,
+                self.trainer,
+                config=self.config,
+                device=self.device,
                 ranks=self.process_group.size,
-                config=msgspec.to_builtins(config),
-                execution=population.execution.to_dict(),
+                tokens_per_character=self._tokens_per_character,
                 resumed_round=self.resumed_round,
             )
         )
@@ -450,7 +432,9 @@ class Daemon:
             self.server.emitter.emit(ParamChanged(key=key, old=configured, new=value, by="resume"))
         self.recorder.report_active_anomalies()
         self.plan.report_in_force()
+        self._provenance = ProvenanceReport(self.server.emitter.emit)
         if not is_detached():
+            run = self.run
             print(clean_text(f"run {run.name} ({run.id}) on {self.device}: {run.path}"), file=sys.stderr)
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import importlib.metadata
 import io
 import logging
 import os
@@ -37,6 +36,7 @@ from esper_overwatch.protocol.codec.json_lines import encode_event
 from esper_overwatch.protocol.errors import first_line
 from esper_overwatch.protocol.journal.reader import newest_lines
 from esper_overwatch.protocol.machine.cgroup import granted_cores, memory
+from esper_overwatch.protocol.machine.provenance import installed_packages
 from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.version import __version__
 from esper_overwatch.trainer.config import load as settings
@@ -49,7 +49,6 @@ logger = logging.getLogger(__name__)
 LAST_EVENTS = 500
 MAX_BUNDLES = 10
 """Newest bundles of a run that stay."""
-PACKAGES = ("torch", "numpy", "scikit-learn", "pyzmq", "msgspec", "orjson", "psutil", "click")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "XDG_RUNTIME_DIR")
 
 
@@ -151,7 +150,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "esper_overwatch": __version__,
         "python": sys.version,
         "platform": platform.platform(),
-        "packages": dict(_versions()),
+        "packages": installed_packages(sys.path),
         "device": {"name": str(device), **_accelerator(device)},
         "cores": granted_cores(),
         "threads": torch.get_num_threads(),
@@ -160,12 +159,6 @@ def environment(device: torch.device) -> dict[str, Any]:
         "variables": {name: os.environ[name] for name in known if name in os.environ},
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            yield name, importlib.metadata.version(name)
 
 
 def _accelerator(device: torch.device) -> dict[str, Any]:

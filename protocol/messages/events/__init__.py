@@ -56,6 +56,7 @@ from .metric import (
     SystemSample,
     TeacherRound,
 )
+from .provenance import RunProvenance
 from .registry import EVENTS, Context, EventClass, EventSpec, event, spec_of
 from .values import Artifact, Histogram, LoggedText, MetricStatistics, Scalars, Summary
 
@@ -102,6 +103,7 @@ __all__ = [
     "RankLost",
     "RoundFinished",
     "RoundStarted",
+    "RunProvenance",
     "RunRewound",
     "RunStarted",
     "RunStateChanged",

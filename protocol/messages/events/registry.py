@@ -28,7 +28,7 @@ class EventSpec:
     stream: Stream
     cls: EventClass
     keep: int
-    """How many of the newest a snapshot holds (per key, where there is one)."""
+    """How many of the newest a snapshot holds (per key, where there is one); 0 = none, of large ones."""
     key: tuple[str, ...]
     """Fields of ctx or data that distinguish subjects, e.g. ("env", "slot")."""
     subjects: int = 4096

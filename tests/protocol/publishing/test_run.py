@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from argparse import Namespace
 from collections.abc import Callable
@@ -222,6 +223,22 @@ def test_configuration_tags_and_notes_are_told(start_run: Publish) -> None:
     (started,) = logged(run, ev.RunStarted)
     assert (started.tags, started.notes, started.config["lr"]) == (["ppo", "try"], "first try", 3e-4)
     assert find_run("told").kind == "published"
+
+
+def test_what_it_runs_is_told_once(run: PublishedRun) -> None:
+    run.finish()
+    (told,) = logged(run, ev.RunProvenance)
+    assert told.folder == os.getcwd()
+    assert told.packages["esper-overwatch"]
+
+
+def test_snapshot_lacks_what_the_run_runs(run: PublishedRun) -> None:
+    run._provenance.close()
+    assert run.flush()
+    with connect("loop") as client:
+        types = {event.type for event in client.snapshot(("life",))}
+    assert "run.started" in types
+    assert "run.provenance" not in types
 
 
 def test_keys_of_a_nested_configuration_become_text(start_run: Publish) -> None:
