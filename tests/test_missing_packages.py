@@ -56,6 +56,7 @@ OTHERS = {
     "tail": ["tail", "mine"],
     "replay": ["replay", "mine"],
     "checkpoints": ["checkpoints", "mine"],
+    "diff": ["diff", "mine", "mine"],
     "doctor": ["doctor"],
     "export": ["export", "mine", "--to=out", "--format=parquet"],
     "mcp": ["mcp"],

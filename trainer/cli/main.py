@@ -17,6 +17,7 @@ from .checkpoints import checkpoints
 from .compare import compare
 from .completion import completion
 from .data import data
+from .diff import diff
 from .doctor import doctor
 from .export import export
 from .keys import keys
@@ -38,7 +39,7 @@ def main() -> None:
     """
 
 
-_OTHERS = (checkpoints, compare, data, doctor, export, mcp, policy, query, sweep, tensorboard, keys)
+_OTHERS = (checkpoints, compare, data, diff, doctor, export, mcp, policy, query, sweep, tensorboard, keys)
 for _command in (*start.COMMANDS, *control.COMMANDS, *journal.COMMANDS, *_OTHERS, completion):
     main.add_command(_command)
 main.in_folder = frozenset(

@@ -52,6 +52,7 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["query", "SELECT 1", "--ssh", "ssh://me@box/alpha"], "esper-daemon query -- alpha 'SELECT 1'"),
         (["query", "--ssh", "box:alpha", "--views"], "esper-daemon query --views -- alpha"),
         (["list", "--ssh", "box", "--all", "--json"], "esper-daemon list --all --json"),
+        (["diff", "a", "b", "--json", "--ssh", "box"], "esper-daemon diff --json -- a b"),
     ],
 )
 def test_commands_on_files_are_run_over_there(box: Path, words: list[str], there: str) -> None:

@@ -1,0 +1,123 @@
+"""What a run is known by, from its journal: configuration, what it runs, and what has come of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line
+from esper_overwatch.protocol.errors import FolderError, WireError
+from esper_overwatch.protocol.journal.reader import lines_newest_first, removed_boots
+from esper_overwatch.protocol.messages.events import (
+    RoundFinished,
+    RunProvenance,
+    RunRewound,
+    RunStarted,
+    Scalars,
+    Summary,
+)
+from esper_overwatch.protocol.runs import RunInfo
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
+
+HEAD_BYTES = 160
+"""The type of an event stands within the first bytes of its line."""
+_WANTED = re.compile(
+    rb'"type":"(?:run\.started|run\.provenance|run\.rewound|round\.finished|scalar|summary)"'
+)
+
+
+@dataclass
+class RunFacts:
+    """The newest boot of a run; its results are the newest of all boots."""
+
+    run: RunInfo
+    started: RunStarted
+    provenance: RunProvenance | None = None
+    """None of a boot of an older version, or that ended at once."""
+    round: int | None = None
+    """The last finished round of a training."""
+    finished: RoundFinished | None = None
+    values: dict[str, float] = field(default_factory=dict)
+    """Of a published run, the last value of each metric, and numbers set by hand."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """Of a published run, texts set by hand."""
+
+
+def read_run_facts(run: RunInfo) -> RunFacts:
+    """Read a run's journal from its newest event back to where all is known.
+
+    Raises:
+        FolderError: it holds no beginning of a boot.
+    """
+    found = _Newest()
+    for line in lines_newest_first(run.path / EVENTS_FILE):
+        if _WANTED.search(line, 0, HEAD_BYTES) is None:
+            continue
+        try:
+            found.take(decode_line(line))
+        except WireError:
+            continue
+        if found.is_complete:
+            break
+    if found.started is None:
+        found.take_removed(run)
+    if found.started is None:
+        raise FolderError(
+            f"run {run.name} has no event of a start in {run.path}; what is known of it: "
+            f"esper-daemon doctor {run.name}"
+        )
+    return RunFacts(
+        run, found.started, found.provenance, found.round, found.finished, found.values, found.texts
+    )
+
+
+class _Newest:
+    """Findings of a walk from the newest event to older ones."""
+
+    def __init__(self) -> None:
+        self.started: RunStarted | None = None
+        self.provenance: RunProvenance | None = None
+        self.round: int | None = None
+        self.finished: RoundFinished | None = None
+        self.values: dict[str, float] = {}
+        self.texts: dict[str, str] = {}
+        self._has_summary = False
+        self._rewound: list[RunRewound] = []
+        """Of later boots: what they play again is void."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True where nothing older is of interest: results may be of an earlier boot."""
+        return self.started is not None and (self.finished is not None or self._has_summary)
+
+    def take(self, event: Event) -> None:
+        match event.data:
+            case RunStarted() if self.started is None:
+                self.started = event.data
+            case RunProvenance() if self.started is None and self.provenance is None:
+                self.provenance = event.data
+            case RunRewound():
+                self._rewound.append(event.data)
+            case RoundFinished() if self.finished is None and not self._is_void(event):
+                self.finished, self.round = event.data, event.ctx.round
+            case Scalars() if not self._has_summary:
+                self.values = {**event.data.values, **self.values}
+            case Summary() if not self._has_summary:
+                self._has_summary = True
+                last = {name: metric.last for name, metric in event.data.metrics.items()}
+                self.values = {**last, **event.data.numbers, **self.values}
+                self.texts = event.data.texts
+
+    def _is_void(self, event: Event) -> bool:
+        return any(one.voids(event.ctx.round, event.ctx.epoch, is_end=True) for one in self._rewound)
+
+    def take_removed(self, run: RunInfo) -> None:
+        """How the newest boot began, where retention has removed that."""
+        part = removed_boots(run.path / EVENTS_FILE)
+        if part is None:
+            return
+        for event in part.events(lambda *_: None):
+            if isinstance(event.data, RunStarted):
+                self.started, self.provenance = event.data, None
+            elif isinstance(event.data, RunProvenance):
+                self.provenance = event.data
