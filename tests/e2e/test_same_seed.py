@@ -53,3 +53,6 @@ def test_default_runs_of_one_seed_write_one_journal(house: House) -> None:
     execution = started[0]
     options = f"envs.group_size={execution['group_size']} envs.convolution={execution['convolution']}"
     assert options in json.dumps(house.journal("plain", "log")), "the log tells how to repeat it"
+    assert len(house.journal("plain", "run.provenance")) == 1
+    differences = house.ask("diff", "plain", "slow")["differences"]
+    assert {one["section"] for one in differences} == {"command line"}
