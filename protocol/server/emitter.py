@@ -145,19 +145,24 @@ class Emitter:
         self._silent = False
         _emitters.add(self)
 
-    def emit(self, event: object, env: int | None = None, rank: int = 0) -> None:
+    def emit(
+        self, event: object, env: int | None = None, rank: int = 0, context: Context | None = None
+    ) -> None:
         """Queue an event with the time and the clock of now.
 
         Args:
             event: instance of a registered event class; not to be changed afterwards.
             env: which env it is about.
             rank: the process that it comes from.
+            context: where the run was, in the place of the clock of now.
 
         Raises:
             KeyError: the class is not registered.
         """
         queue = self._queue_by_class[type(event)]
-        context = dataclasses.replace(self._context, rank=rank) if rank else self._context
+        context = context or self._context
+        if rank:
+            context = dataclasses.replace(context, rank=rank)
         emitted = Emitted(time_ns(), event, env, context)
         if len(queue.events) >= queue.bound or self._silent:
             self._overflow_or_refuse(queue, emitted)

@@ -62,6 +62,10 @@ class Page:
         page.on("websocket", self._follow)  # type: ignore[attr-defined]
         page.on("requestfinished", self._note)  # type: ignore[attr-defined]
 
+    def another(self) -> Page:
+        """Another page of the same browser, with the same cookies."""
+        return Page(self.page.context.new_page())  # type: ignore[attr-defined]
+
     def _follow(self, socket: object) -> None:
         size = parse_qs(urlsplit(socket.url).query)  # type: ignore[attr-defined]
         self.size = (int(size["width"][0]), int(size["height"][0]))
@@ -108,9 +112,9 @@ def browser() -> Iterator[Page]:
             args=["--no-sandbox", "--disable-dev-shm-usage"],  # /dev/shm of a container can be small
             timeout=300_000,
         )
-        page = chromium.new_page(viewport={"width": 1280, "height": 800})
-        page.set_default_timeout(300_000)
-        yield Page(page)
+        context = chromium.new_context(viewport={"width": 1280, "height": 800})
+        context.set_default_timeout(300_000)
+        yield Page(context.new_page())
         chromium.close()
 
 
@@ -203,8 +207,9 @@ def test_tokens_of_two_terminals_reach_no_other_server(house: House) -> None:
     class Stranger(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             told.append(f"{self.requestline} {self.headers}")
-            self.send_response(204)
+            self.send_response(200)
             self.end_headers()
+            self.wfile.write(b"hello")
 
         def log_message(self, *_: object) -> None: ...
 
@@ -219,7 +224,7 @@ def test_tokens_of_two_terminals_reach_no_other_server(house: House) -> None:
         threading.Thread(target=stranger.serve_forever, daemon=True).start()
         page.page.goto(one)  # type: ignore[attr-defined]
         page.wait_for("first")
-        other = Page(page.page.context.new_page())  # type: ignore[attr-defined]
+        other = page.another()
         other.page.goto(two)  # type: ignore[attr-defined]
         other.wait_for("second")
         page.page.reload()  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from esper_overwatch.protocol.errors import first_line
-from esper_overwatch.protocol.messages.events import CheckpointFailed, CheckpointSaved
+from esper_overwatch.protocol.messages.events import CheckpointFailed, CheckpointSaved, Context
 from esper_overwatch.protocol.server.emitter import Emitter
 from esper_overwatch.trainer.checkpoint import Checkpoints, SavedCheckpoint, snapshot
 
@@ -38,6 +38,8 @@ class _Job:
     round: int
     epoch: int | None
     accuracy: float | None
+    context: Context
+    """Where the run was, which may be further when the checkpoint is told of."""
     begun: float = field(default_factory=time.perf_counter)
 
 
@@ -113,7 +115,8 @@ class CheckpointSaver:
 
     def _job(self, reason: str, tag: str = "", command: str | None = None, *, best: bool) -> _Job:
         run = self._run
-        return _Job(reason, tag, command, best, run.round, run.epoch or None, run.accuracy_mean)
+        epoch, context = run.epoch or None, self._emitter.context
+        return _Job(reason, tag, command, best, run.round, epoch, run.accuracy_mean, context)
 
     def _try_write(self, job: _Job, state: dict[str, Any]) -> None:
         with contextlib.suppress(OSError), self._reported(job):
@@ -136,7 +139,8 @@ class CheckpointSaver:
                 seconds=time.perf_counter() - job.begun,
                 reason=job.reason,
                 command=job.command,
-            )
+            ),
+            context=job.context,
         )
         return saved
 
@@ -150,7 +154,7 @@ class CheckpointSaver:
             text = self.error = reason_given or first_line(error)
             folder = str(self.checkpoints.folder)
             failure = CheckpointFailed(path=folder, error=text, reason=job.reason, command=job.command)
-            self._emitter.emit(failure)
+            self._emitter.emit(failure, context=job.context)
             logger.error("checkpoint (%s) failed: %s; the ones before it are intact", job.reason, text)
             if isinstance(error, OSError):
                 raise

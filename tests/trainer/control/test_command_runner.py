@@ -156,9 +156,11 @@ def test_training_goes_on_while_a_checkpoint_is_written(rig: Rig, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr(rig.checkpoints, "save", save_late)
+        rig.server.emitter.set_clock(round=3, epoch=5)
         rig.saver.save_aside("round")
         rig.trained.weights.zero_()
         rig.trained.epoch = 6
+        rig.server.emitter.set_clock(round=3, epoch=6)
         disk.set()
         second = rig.saver.save("command")
     first = load(rig.checkpoints.folder / "round-000003-epoch-00005.pt")
@@ -166,7 +168,9 @@ def test_training_goes_on_while_a_checkpoint_is_written(rig: Rig, monkeypatch: p
     assert torch.equal(first["parts"][0]["weights"][0], torch.ones(1))
     assert torch.equal(load(second.path)["weights"], torch.zeros(3))
     assert [path.name for path in rig.checkpoints.all()][-1] == second.path.name
-    assert rig.close().count("checkpoint.saved") == 2
+    rig.close()
+    told = [event for event in read(rig.run.events) if event.type == "checkpoint.saved"]
+    assert [event.ctx.epoch for event in told] == [5, 6], "where the run was that they hold"
 
 
 def test_a_checkpoint_is_not_on_the_disk_before_its_events(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
