@@ -97,15 +97,14 @@ def test_ranks_of_torchrun(house: House, folder: Path) -> None:
 
 def test_the_terminal_of_a_browsers_page(house: House, folder: Path) -> None:
     pytest.importorskip("textual_serve", reason="the extra `serve` is not installed")
-    from aiohttp import ClientSession, CookieJar, WSMsgType
+    from aiohttp import ClientSession, WSMsgType
 
     async def screen(address: str) -> bytes:
         """What the page receives, until the run is named in it."""
         received = b""
-        async with ClientSession(cookie_jar=CookieJar(unsafe=True)) as session:
-            await session.get(address)
-            pages = address.partition("?")[0].replace("http", "ws", 1)
-            async with session.ws_connect(f"{pages}ws?width=80&height=24") as socket:
+        async with ClientSession() as session:
+            pages, _, token = address.replace("http", "ws", 1).partition("#")
+            async with session.ws_connect(f"{pages}ws?{token}&width=80&height=24") as socket:
                 async for message in socket:
                     received += message.data if message.type is WSMsgType.BINARY else b""
                     if b"own" in received:
