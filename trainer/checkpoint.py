@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import pickle
-import struct
+import warnings
 import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,18 +41,6 @@ _ABANDONED = (
     "the others were abandoned when the run went back to an earlier one; "
     "start --resume NAME --checkpoint WHICH goes on from one of them"
 )
-_UNREADABLE = (
-    OSError,
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    pickle.UnpicklingError,
-    RuntimeError,
-    ValueError,
-    KeyError,
-    EOFError,
-)
-"""Errors that zipfile and torch raise for damaged archives."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +62,7 @@ def snapshot(state: Any) -> Any:
     return state
 
 
-def _seal(archive: io.BytesIO) -> None:
+def seal(archive: io.BytesIO) -> None:
     """Put a checksum of the whole into the comment of a zip archive, which its readers pass over."""
     content = archive.getbuffer()[:-_LENGTH_BYTES]
     checksum = hashlib.sha256(content).hexdigest().encode()
@@ -105,12 +91,64 @@ def to_archive(state: dict[str, Any]) -> io.BytesIO:
     """Tensors, numbers, texts and containers of them as bytes that have a checksum of the whole."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    _seal(buffer)
+    seal(buffer)
     return buffer
+
+
+def _check_entries(path: Path) -> None:
+    """Refuse entries that are not stored as they are, by which a small file could take any memory.
+
+    Raises:
+        ValueError: there is such an entry.
+        zipfile.BadZipFile: it is no archive.
+    """
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
+                raise ValueError(f"its entry {entry.filename!r} is compressed")
+        if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+            raise ValueError("its entries declare more bytes than it has")
+
+
+class _Copier:
+    """Copies what `snapshot` makes, and nothing that is more than the file it came from.
+
+    A tensor may show a few stored bytes as any number of values, and a list may hold itself.
+
+    Args:
+        num_bytes: of the file: for each value one, for a tensor as many as it fills.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        self._left = num_bytes
+
+    def copy(self, value: Any) -> Any:
+        """Copy a value and all in it.
+
+        Raises:
+            ValueError: it is larger than the file, or of a kind that no checkpoint has.
+        """
+        is_tensor = isinstance(value, torch.Tensor)
+        if is_tensor and (value.layout != torch.strided or value.device.type != "cpu"):
+            raise ValueError("it holds a tensor without values in memory")
+        self._left -= value.nbytes if is_tensor else 1
+        if self._left < 0:
+            raise ValueError("what it holds is larger than the file")
+        if is_tensor:
+            return value.detach().clone()
+        if isinstance(value, dict):
+            return {self.copy(key): self.copy(item) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map(self.copy, value))
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        raise ValueError(f"it holds a {type(value).__name__}")
 
 
 def read_archive(path: Path, noun: str) -> dict[str, Any]:
     """Read what `to_archive` made onto the CPU, without running code.
+
+    It is mapped, so that no tensor goes beyond the file, and then copied, which holds it once in memory.
 
     Args:
         noun: what the file is called in the error.
@@ -121,11 +159,17 @@ def read_archive(path: Path, noun: str) -> dict[str, Any]:
     try:
         if not _is_whole(path):
             raise CheckpointError(f"{noun} {path} fails its checksum: it is damaged, or was made by 0.1.0")
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        _check_entries(path)
+        with warnings.catch_warnings(action="ignore"):
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        state = _Copier(path.stat().st_size).copy(state)
     except OSError as error:
         raise CheckpointError(f"{noun} {path} cannot be read: {error.strerror or error}") from None
-    except _UNREADABLE as error:
-        raise CheckpointError(f"{noun} {path} cannot be read: {first_line(error)}") from None
+    except CheckpointError:
+        raise
+    except Exception as error:  # a stranger's bytes lead torch's reader to errors of all kinds
+        reason = first_line(error) or type(error).__name__
+        raise CheckpointError(f"{noun} {path} cannot be read: {reason}") from error
     return state if isinstance(state, dict) else {}
 
 
@@ -136,10 +180,10 @@ def load(path: Path) -> dict[str, Any]:
         CheckpointError: the file is damaged or of another format.
     """
     state = read_archive(path, "checkpoint")
-    if state.get("format") != FORMAT:
-        raise CheckpointError(
-            f"checkpoint {path} has format {state.get('format')}; this version reads {FORMAT}"
-        )
+    found = state.get("format")
+    if type(found) is not int or found != FORMAT:
+        told = f"format {found}" if type(found) is int else "no format"
+        raise CheckpointError(f"checkpoint {path} has {told}; this version reads {FORMAT}")
     return state
 
 

@@ -62,13 +62,17 @@ def show(file: Path, as_json: bool) -> None:
     """Print what the policy in FILE was trained on, what it fits and how it did on held-out hosts."""
     import msgspec
 
-    from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
+    from esper_overwatch.trainer.policy.saved_policy import PolicyMismatch, SavedPolicy
 
     about = SavedPolicy.read(file).about
     if as_json:
         print_result(msgspec.to_builtins(about), as_json)
-    else:
-        print_lines(_as_lines(about))
+        return
+    try:
+        lines = _as_lines(about)
+    except (LookupError, TypeError, ValueError, AttributeError):  # of what the file says about itself
+        raise PolicyMismatch(f"policy {file} describes itself otherwise; see --json") from None
+    print_lines(lines)
 
 
 def _find(source: str, which: str | None) -> tuple[Path, str]:

@@ -151,7 +151,12 @@ class ResumePoint:
         if newest is None:
             return None
         path, state = newest
-        _require_same_shape(path, json.loads(state["config"]), msgspec.to_builtins(config))
+        try:
+            _require_same_shape(path, json.loads(state["config"]), msgspec.to_builtins(config))
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            raise CheckpointError(
+                f"checkpoint {path} is not of a training: it has no configuration"
+            ) from None
         checkpoints.go_on_from(path)
         if len(state.get("other_ranks", [])) + 1 != ranks:
             state = redistribute(state, ranks)

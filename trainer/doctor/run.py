@@ -44,6 +44,17 @@ class LastCheckpoint(Struct, kw_only=True, frozen=True):
     error: str | None = None
 
 
+class _Position(Struct):
+    round: int
+    epoch: int
+
+
+class _Saved(Struct):
+    """What the doctor reads of a checkpoint."""
+
+    trainer: _Position
+
+
 class RollbackRecord(Struct, kw_only=True, frozen=True):
     env: int
     round: int
@@ -129,7 +140,7 @@ def _read_journal(run: RunInfo, found: Diagnosis) -> RunStopped | None:
                 found.rollbacks += 1
                 found.last_rollback = _rollback(event, data)
             elif isinstance(data, SystemSample):
-                found.memory_share = data.memory_used / data.memory_total
+                found.memory_share = data.memory_used / max(1, data.memory_total)
             elif isinstance(data, RunStopped):
                 stopped = data
     except FolderError:
@@ -174,10 +185,12 @@ def _checkpoint(run: RunInfo) -> LastCheckpoint | None:
     except FileNotFoundError:
         return _checkpoint(run)  # a live daemon has just replaced it by a newer one
     try:
-        trainer = load(path)["trainer"]
+        trainer = msgspec.convert(load(path), _Saved).trainer
     except CheckpointError as error:
         return LastCheckpoint(path=str(path), at=at, error=str(error))
-    return LastCheckpoint(path=str(path), at=at, round=trainer["round"], epoch=trainer["epoch"])
+    except msgspec.ValidationError as error:
+        return LastCheckpoint(path=str(path), at=at, error=f"checkpoint {path} is not of a training: {error}")
+    return LastCheckpoint(path=str(path), at=at, round=trainer.round, epoch=trainer.epoch)
 
 
 def _judge(run: RunInfo, found: Diagnosis, stopped: RunStopped | None) -> None:

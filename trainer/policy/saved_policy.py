@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from torch import Tensor
 
-from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.errors import EsperError, first_line
 from esper_overwatch.protocol.storage.folders import replace_file
 from esper_overwatch.trainer.checkpoint import read_archive, to_archive
 from esper_overwatch.trainer.checkpoint_files import CheckpointError
@@ -77,9 +77,17 @@ class SavedPolicy:
             origin: the file, for messages.
 
         Raises:
-            PolicyMismatch: it is a rule, which needs no file.
+            PolicyMismatch: it is a rule, which needs no file, or lacks a part of what a training has.
         """
-        trainer, config = state["trainer"], json.loads(state["config"])
+        try:
+            return cls._of_training(state["trainer"], json.loads(state["config"]), run, version, origin)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise PolicyMismatch(f"{origin}: its training lacks a part: {first_line(error)}") from None
+
+    @classmethod
+    def _of_training(
+        cls, trainer: dict[str, Any], config: dict[str, Any], run: str, version: str, origin: str
+    ) -> SavedPolicy:
         agent = trainer["agent"]
         if "network" not in agent:
             kind = agent["kind"]
@@ -133,9 +141,9 @@ class SavedPolicy:
         try:
             about = msgspec.json.decode(state["about"], type=PolicyDescription)
             network = msgspec.convert(state["network"], dict[str, Tensor])
-        except (KeyError, TypeError, msgspec.ValidationError, msgspec.DecodeError) as error:
-            raise PolicyMismatch(f"policy {path} cannot be read: {error}") from None
-        broken = next((name for name, weight in network.items() if not bool(weight.isfinite().all())), None)
+            broken = next((name for name, weight in network.items() if not weight.isfinite().all()), None)
+        except (KeyError, TypeError, ValueError, RuntimeError, msgspec.DecodeError) as error:
+            raise PolicyMismatch(f"policy {path} cannot be read: {first_line(error)}") from None
         if broken is not None:
             raise PolicyMismatch(f"policy {path} has numbers that are not finite, in {broken}")
         return cls(about, network, str(path))

@@ -165,6 +165,19 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
     assert "move it away" in text
 
 
+@pytest.mark.parametrize(
+    "trainer", [None, {}, {"round": "1", "epoch": 0}, {"round": torch.ones(2), "epoch": 0}]
+)
+def test_checkpoint_that_is_no_training_is_told(tmp_path: Path, trainer: Any) -> None:
+    run = write_run(tmp_path, "r", PLAYED)
+    Checkpoints(run.checkpoints, keep=3).save({"trainer": trainer}, round=1, epoch=None)
+    run.release()
+    found, text = look(tmp_path)
+    assert found.checkpoint is not None
+    assert "is not of a training: " in str(found.checkpoint.error)
+    assert "move it away, then: esper-daemon start --detach --resume r" in text
+
+
 def incident(id_: str, **changes: Any) -> Told:
     return an_incident(id_, **changes), at(1, 2)
 
