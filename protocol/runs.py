@@ -7,20 +7,22 @@ $ESPER_HOME/runs/<name>/   run.json  lock  connection.json  events.jsonl  segmen
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from .errors import BadName, FolderError, NameTaken, RunNotFound
+from .codec.json_lines import MAX_TIME
+from .errors import BadName, FolderError, NameTaken, RunNotFound, WireError, first_line
 from .journal.overview import RunOverview, read_overview
 from .journal.reader import LastWords, last_words
 from .journal.segments import SegmentFolder
@@ -31,11 +33,13 @@ from .storage.folders import (
     esper_home,
     is_valid_name,
     make_private,
+    read_record,
     socket_folder,
     write_atomically,
 )
 from .storage.lock import Lock, LockHeld, LockHolder, holder_of
 
+logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _ADVICE = "set ESPER_HOME to a folder of yours"
 
@@ -65,9 +69,9 @@ class Connection(Struct, frozen=True):
 
 
 class _Identity(Struct, frozen=True):
-    id: str
+    id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     name: str
-    created: int
+    created: Annotated[int, Meta(ge=0, le=MAX_TIME)]
     kind: RunKindName = "training"
 
 
@@ -150,6 +154,9 @@ class RunFolder:
 
     @classmethod
     def _open(cls, path: Path, name: str, lock: Lock, kind: RunKindName) -> RunFolder:
+        for part in ("segments", "postmortem", "cache"):
+            if (path / part).is_symlink():
+                raise FolderError(f"{path / part} is a link, and is not followed; move it away")
         identity = _read(path / "run.json", _Identity)
         existed = identity is not None
         if identity is None:
@@ -219,6 +226,25 @@ class RunInfo:
     connection: Connection | None
     """Connection of the live daemon, once its sockets are open."""
     kind: RunKindName = "training"
+    _damage: list[str] = field(default_factory=list, compare=False)
+
+    @property
+    def damage(self) -> str:
+        """The first that could not be read of the run's file and of the journal's tail; empty = all could."""
+        _ = self._last_words, self.overview
+        return next(iter(self._damage), "")
+
+    def _look(self, read: Callable[..., _T]) -> _T | None:
+        """Read the journal; what is wrong with it is of this run alone, and is told in its row."""
+        try:
+            return read(self.path / EVENTS_FILE, on_damage=self._note)
+        except Exception as error:
+            logger.debug("%s", self.path, exc_info=True)
+            self._note(error)
+            return None
+
+    def _note(self, error: Exception) -> None:
+        self._damage.append(first_line(error) or type(error).__name__)
 
     @property
     def is_live(self) -> bool:
@@ -237,7 +263,7 @@ class RunInfo:
 
     @functools.cached_property
     def _last_words(self) -> LastWords | None:
-        return last_words(self.path / EVENTS_FILE)
+        return self._look(last_words)
 
     @property
     def stopped_by(self) -> str:
@@ -269,7 +295,7 @@ class RunInfo:
     @functools.cached_property
     def overview(self) -> RunOverview | None:
         """Figures from the journal's tail, read when first asked for; None where there is no event."""
-        return read_overview(self.path / EVENTS_FILE)
+        return self._look(read_overview)
 
     @property
     def done(self) -> int:
@@ -328,9 +354,13 @@ def list_runs(home: StrPath | None = None) -> list[RunInfo]:
     except OSError:
         return []
     for path in paths:
-        identity = _read(path / "run.json", _Identity)
-        if identity is not None:
-            found.append(_inspect(path, identity))
+        try:
+            found.append(_inspect(path, read_record(path / "run.json", _Identity)))
+        except OSError:
+            continue
+        except WireError as error:
+            unknown = _Identity(path.name, path.name, 0)
+            found.append(_inspect(path, unknown, damage=f"run.json: {first_line(error)}"))
     return sorted(found, key=lambda run: run.started, reverse=True)
 
 
@@ -413,7 +443,7 @@ def _begin_with(runs: Sequence[_N], prefix: str) -> list[_N]:
     return [run for run in runs if run.name.startswith(prefix) or run.id.startswith(prefix)]
 
 
-def _inspect(path: Path, identity: _Identity) -> RunInfo:
+def _inspect(path: Path, identity: _Identity, *, damage: str = "") -> RunInfo:
     holder = holder_of(path / "lock")
     connection = _read(path / "connection.json", Connection) if holder else None
     if connection is not None and holder is not None and connection.pid != holder.pid:
@@ -426,6 +456,7 @@ def _inspect(path: Path, identity: _Identity) -> RunInfo:
         holder=holder,
         connection=connection,
         kind=identity.kind,
+        _damage=[damage] if damage else [],
     )
 
 
@@ -437,8 +468,8 @@ def _new_name(prefix: str, runs: Path) -> str:
 
 def _read(path: Path, cls: type[_T]) -> _T | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=cls)
-    except (OSError, msgspec.DecodeError):
+        return read_record(path, cls)
+    except (OSError, WireError):
         return None
 
 

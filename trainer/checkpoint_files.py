@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from esper_overwatch.protocol.errors import EsperError
-from esper_overwatch.protocol.storage.folders import replace_file
+from esper_overwatch.protocol.errors import EsperError, WireError
+from esper_overwatch.protocol.storage.folders import read_record, replace_file
 
 BEST_FILE, INDEX_FILE = "best.pt", "index.json"
 _NAME = re.compile(r"^round-(\d+)(?:-epoch-(\d+))?(?:-([A-Za-z0-9_.-]+))?\.pt$")
@@ -70,8 +70,8 @@ def file_name(round_: int, epoch: int | None, tag: str) -> str:
 def read_index(folder: Path) -> dict[str, CheckpointEntry]:
     """Read the entries by file name; empty where none can be read."""
     try:
-        return msgspec.json.decode((folder / INDEX_FILE).read_bytes(), type=dict[str, CheckpointEntry])
-    except (OSError, msgspec.DecodeError):
+        return read_record(folder / INDEX_FILE, dict[str, CheckpointEntry])
+    except (OSError, WireError):
         return {}
 
 

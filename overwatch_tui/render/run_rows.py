@@ -199,7 +199,10 @@ def _row(
     row.put(value, "bold" if run.live else "", 8, ">").put(" ")
     course = spark_of(found.values if found else (), columns.spark - 1, inputs.glyphs)
     row.put(course, "chart" if run.live else "dim", columns.spark)
-    _put_incidents(row, found, is_live=run.live)
+    if run.damage:
+        row.put("damage", "critical", 6)
+    else:
+        _put_incidents(row, found, is_live=run.live)
     row.put(_age(inputs.now, run.created), "dim", 6, ">")
     if columns.has_last:
         row.put(_age(inputs.now, found.ts if found else 0), "dim", 8, ">")
@@ -293,6 +296,8 @@ def _about(inputs: RunListInputs, machine: MachineRuns, run: ListedRun) -> Row:
         row.put(f": {found.error}", "critical")
     elif found is not None and found.exit_code:
         row.put(f", exit {found.exit_code}", "critical")
+    if run.damage:
+        row.put(f"  damaged: {run.damage}", "critical")
     return row
 
 

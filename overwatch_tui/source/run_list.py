@@ -42,6 +42,8 @@ class ListedRun(Struct, frozen=True):
     path: str = ""
     """Folder on its machine."""
     overview: RunOverview | None = None
+    damage: str = ""
+    """What of its files cannot be read; empty = nothing that was looked at."""
 
     @property
     def next_commands(self) -> list[str]:
@@ -146,6 +148,7 @@ def _listed(run: RunInfo) -> ListedRun:
         created=run.created,
         path=str(run.path),
         overview=run.overview,
+        damage=run.damage,
     )
 
 

@@ -15,11 +15,11 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
 import orjson
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from esper_overwatch.protocol.errors import WireError
 from esper_overwatch.protocol.messages.events import EVENTS, Context, EventSpec, spec_of
@@ -30,11 +30,13 @@ try:
 except ImportError:  # installed where there was no compiler
     write_lines = None  # type: ignore[assignment]
 
+MAX_TIME = 2**56
+"""Microseconds since the epoch; a later time is nobody's, and calendars have no word for it."""
 MAX_BATCH_EVENTS = 256
 MAX_BATCH_BYTES = 256 * 1024
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
 """Options of orjson."""
-LINE_PREFIX = re.compile(rb'\{"seq":(\d+),"stream":"([a-z]+)"(?:,"ts":(\d+))?')
+LINE_PREFIX = re.compile(rb'\{"seq":(\d{1,20}),"stream":"([a-z]+)"(?:,"ts":(\d{1,20})(?!\d))?')
 """Number, stream and time in a line, for readers that need no more of it."""
 
 
@@ -344,9 +346,9 @@ def _word_for(value: float) -> str:
 
 
 class _Envelope(Struct):
-    seq: int
+    seq: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     stream: str
-    ts: int
+    ts: Annotated[int, Meta(ge=0, le=MAX_TIME)]
     type: str
     data: msgspec.Raw
     tv: int = 1

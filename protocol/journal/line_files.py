@@ -14,6 +14,8 @@ from esper_overwatch.protocol.errors import WireError
 INDEX_EVENTS = 256
 INDEX_BYTES = 256 * 1024
 BLOCK_BYTES = 1024 * 1024
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""A longer line is no event: it is passed over from behind, and cut from the front."""
 _TAIL_BLOCK_BYTES = 64 * 1024
 
 
@@ -113,11 +115,10 @@ def lines_backwards(file: BinaryIO, block: int = _TAIL_BLOCK_BYTES) -> Iterator[
                 continue
             data, carry = data[:complete], b""
         data += carry
-        newline = data.find(b"\n") + 1 if begin else 0
-        if begin and not newline:
-            carry = data
-            continue
+        newline = (data.find(b"\n") + 1 or len(data)) if begin else 0
         carry, piece = data[:newline], data[newline:]
+        if len(carry) > MAX_LINE_BYTES:
+            carry = None  # up to the next newline
         if piece:
             yield piece
     if carry:
@@ -166,7 +167,7 @@ def repair_file(path: Path) -> int:
     Raises:
         OSError: it cannot be opened or cut.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         return repair(fd)
     finally:

@@ -20,7 +20,7 @@ from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.errors import WireError
 from esper_overwatch.protocol.messages import events as ev
 
-from .reader import lines_newest_first
+from .reader import OnDamage, lines_newest_first
 
 TAIL_BYTES = 1024 * 1024
 MAX_VALUES = 32
@@ -74,15 +74,18 @@ class RunOverview(Struct, frozen=True):
     """See `RunStopped.stopped_by`."""
 
 
-def read_overview(path: Path, *, limit: int = TAIL_BYTES) -> RunOverview | None:
+def read_overview(
+    path: Path, *, limit: int = TAIL_BYTES, on_damage: OnDamage = lambda _: None
+) -> RunOverview | None:
     """The figures of a journal's run; None where there is no event.
 
     Args:
         path: of `events.jsonl`.
         limit: bytes of the tail that are looked at.
+        on_damage: called for what of it cannot be read.
     """
     tail = _Tail()
-    for line in lines_newest_first(path):
+    for line in lines_newest_first(path, on_damage=on_damage):
         limit -= len(line) + 1
         if limit < 0 and tail.newest is not None:
             break

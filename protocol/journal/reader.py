@@ -17,8 +17,9 @@ from typing import BinaryIO
 from esper_overwatch.protocol.codec.json_lines import LINE_PREFIX, Event, decode_line
 from esper_overwatch.protocol.errors import FolderError, WireError
 from esper_overwatch.protocol.messages.events import RunStopped
+from esper_overwatch.protocol.storage.folders import open_regular
 
-from .line_files import BLOCK_BYTES, lines_backwards
+from .line_files import BLOCK_BYTES, MAX_LINE_BYTES, lines_backwards
 from .segments import SegmentFolder, Span
 
 
@@ -35,7 +36,7 @@ class _OpenJournal:
         while True:
             self.hot: BinaryIO | None = None
             try:
-                self.hot = path.open("rb")
+                self.hot = open_regular(path)
             except FileNotFoundError:
                 if not self.numbers:
                     raise
@@ -180,7 +181,7 @@ def removed_boots(path: Path) -> JournalPart | None:
 
 
 def _file_blocks(path: Path, *, on_damage: Callable[[WireError], None]) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         yield from _hot_blocks(file, on_damage=on_damage)
 
 
@@ -239,24 +240,36 @@ def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
     carry = b""
     for block in blocks:
         lines = (carry + block).split(b"\n")
-        carry = lines.pop()
-        yield from lines
+        carry = lines.pop()[:MAX_LINE_BYTES]
+        yield from (line[:MAX_LINE_BYTES] for line in lines)
 
 
-def lines_newest_first(path: Path) -> Iterator[bytes]:
-    """Complete lines of all segments, the newest first; none where there is no journal."""
+OnDamage = Callable[[WireError], None]
+
+
+def lines_newest_first(path: Path, *, on_damage: OnDamage = lambda _: None) -> Iterator[bytes]:
+    """Complete lines of all segments, the newest first; none where there is no journal.
+
+    Args:
+        path: of `events.jsonl`.
+        on_damage: called for what cannot be read, and is left out.
+    """
     try:
         view = _OpenJournal(path)
-    except OSError:
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        on_damage(WireError(f"{path.name}: {error.strerror}"))
         return
     with view:
         hot = lines_backwards(view.hot) if view.hot is not None else iter(())
-        closed = (view.folder.blocks_backwards(number) for number in reversed(view.numbers))
+        blocks = partial(view.folder.blocks_backwards, on_damage=on_damage)
+        closed = map(blocks, reversed(view.numbers))
         try:
             for block in itertools.chain(hot, itertools.chain.from_iterable(closed)):
                 yield from reversed(block.split(b"\n")[:-1])
-        except OSError:
-            return
+        except OSError as error:
+            on_damage(WireError(f"{path.name}: {error.strerror}"))
 
 
 def newest_lines(path: Path, *, limit: int = 8 * 1024 * 1024) -> list[tuple[str, int, bytes]]:
@@ -291,12 +304,20 @@ class LastWords:
     """Set where the last boot ended in order."""
 
 
-def last_words(path: Path, *, limit: int = 4 * 1024 * 1024) -> LastWords | None:
-    """Read the tail of a journal, back to the newest `run.state`; None where there is no event."""
+def last_words(
+    path: Path, *, limit: int = 4 * 1024 * 1024, on_damage: OnDamage = lambda _: None
+) -> LastWords | None:
+    """Read the tail of a journal, back to the newest `run.state`; None where there is no event.
+
+    Args:
+        path: of `events.jsonl`.
+        limit: bytes of the tail that are looked at.
+        on_damage: called for what of it cannot be read.
+    """
     newest: Event | None = None
     stopped: RunStopped | None = None
     has_step = False
-    for line in lines_newest_first(path):
+    for line in lines_newest_first(path, on_damage=on_damage):
         limit -= len(line) + 1
         if limit < 0:
             break
@@ -306,7 +327,8 @@ def last_words(path: Path, *, limit: int = 4 * 1024 * 1024) -> LastWords | None:
             continue
         try:
             event = decode_line(line)
-        except WireError:
+        except WireError as error:
+            on_damage(error)
             continue
         newest = newest or event
         if event.type == "run.started":

@@ -22,18 +22,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
 import zstandard
 from msgspec import Struct, field
 
 from esper_overwatch.protocol.errors import WireError
+from esper_overwatch.protocol.storage.folders import open_regular, read_record
 
-from .line_files import BLOCK_BYTES, begin_of, lines_backwards, select_lines
+from .line_files import BLOCK_BYTES, MAX_LINE_BYTES, begin_of, lines_backwards, select_lines
 
 logger = logging.getLogger(__name__)
 
 FRAME_BYTES = 256 * 1024
 """Lines in one frame, about."""
+MAX_FRAME_BYTES = FRAME_BYTES + MAX_LINE_BYTES
+"""Lines in one frame, at most, and the frame itself: what is larger, another has made."""
+_MAX_HEADER_BYTES, _BLOCK_HEADER_BYTES, _CHECKSUM_BYTES, _REPEATED_BYTE = 18, 3, 4, 1
+"""Of a zstd frame (RFC 8878, 3.1.1); the last is the type of a block that is one byte."""
 
 
 class Span(Struct, frozen=True):
@@ -86,6 +90,17 @@ class SegmentIndex(Struct, frozen=True):
     streams: dict[str, list[tuple[int, int]]]
     """Sparse, per stream: (seq, offset in the lines)."""
 
+    @property
+    def is_plausible(self) -> bool:
+        """True if there may be such a file: bounded frames, one behind the other from its beginning."""
+        ends = itertools.pairwise([offset for _, offset in self.frames] + [self.bytes])
+        return (
+            self.frames[:1] == [(0, 0)]
+            and all(0 < end - begin <= MAX_FRAME_BYTES for begin, end in ends)
+            and all(begin < end for (begin, _), (end, _) in itertools.pairwise(self.frames))
+            and all(offset >= 0 for entries in self.streams.values() for _, offset in entries)
+        )
+
 
 @dataclass(frozen=True)
 class SegmentFolder:
@@ -136,19 +151,20 @@ class SegmentFolder:
     def manifest(self) -> Manifest:
         """The manifest; an empty one where it is missing or damaged (then the files count)."""
         try:
-            return msgspec.json.decode(self.manifest_path.read_bytes(), type=Manifest)
+            return read_record(self.manifest_path, Manifest)
         except (FileNotFoundError, NotADirectoryError):
             return Manifest()
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, WireError) as error:
             logger.warning("%s cannot be read (%s); the segments themselves are", self.manifest_path, error)
             return Manifest()
 
     def index(self, number: int) -> SegmentIndex | None:
         """The index of a compressed segment; None where it is missing or damaged."""
         try:
-            return msgspec.json.decode(self.index_path(number).read_bytes(), type=SegmentIndex)
-        except (OSError, msgspec.DecodeError):
+            index = read_record(self.index_path(number), SegmentIndex)
+        except (OSError, WireError):
             return None
+        return index if index.is_plausible else None
 
     def open(self, number: int) -> tuple[BinaryIO, bool] | None:
         """(file, whether it is compressed) of a segment; None where retention has taken it.
@@ -158,7 +174,7 @@ class SegmentFolder:
         """
         for path, packed in ((self.raw(number), False), (self.packed(number), True)):
             try:
-                return path.open("rb"), packed
+                return open_regular(path), packed
             except FileNotFoundError:
                 continue
         return None
@@ -182,10 +198,21 @@ class SegmentFolder:
             if not packed:
                 yield from iter(lambda: file.read(BLOCK_BYTES), b"")
                 return
-            yield from _frames_around_damage(file, self.index(number), on_damage or _raise)
+            for _, _, content in _frames_around_damage(file, self.index(number), on_damage or _raise):
+                yield content
 
-    def blocks_backwards(self, number: int) -> Iterator[bytes]:
-        """Pieces of complete lines, the newest first; those behind a damage are left out."""
+    def blocks_backwards(
+        self, number: int, *, on_damage: Callable[[WireError], None] = lambda _: None
+    ) -> Iterator[bytes]:
+        """Pieces of complete lines, the newest first; of a damaged frame there is none.
+
+        Args:
+            on_damage: called where a frame is torn or damaged.
+        """
+
+        def tell(error: WireError) -> None:
+            on_damage(WireError(f"{self.packed(number).name}: {error}"))
+
         opened = self.open(number)
         if opened is None:
             return
@@ -196,15 +223,17 @@ class SegmentFolder:
                 return
             index = self.index(number)
             if index is None:
-                yield from reversed(list(_undamaged(file, None)))
-                return
-            ends = [offset for _, offset in index.frames[1:]] + [index.bytes]
-            for (_, begin), end in zip(reversed(index.frames), reversed(ends), strict=True):
-                file.seek(begin)
+                frames = [(at, size) for at, size, _ in _frames_around_damage(file, None, tell)]
+            else:
+                begins = [offset for _, offset in index.frames]
+                ends = [*begins[1:], index.bytes]
+                frames = [(begin, end - begin) for begin, end in zip(begins, ends, strict=True)]
+            for at, size in reversed(frames):
+                file.seek(at)
                 try:
-                    yield unpack(file.read(end - begin))
-                except WireError:
-                    continue
+                    yield unpack(file.read(size))
+                except WireError as error:
+                    tell(WireError(f"the frame at byte {at} is damaged: {error}"))
 
     def range(
         self, number: int, stream: str, first: int, last: int, *, limit: int, scan: int
@@ -215,7 +244,7 @@ class SegmentFolder:
             OSError: it cannot be read.
         """
         index = self.index(number)
-        with self.packed(number).open("rb") as file:
+        with open_regular(self.packed(number)) as file:
             if index is None:
                 return select_lines(_undamaged(file, None), stream, first, last, limit=limit)
             begin = begin_of(index.streams.get(stream, []), first)
@@ -235,8 +264,8 @@ def _raise(error: WireError) -> None:
 
 def _frames_around_damage(
     file: BinaryIO, index: SegmentIndex | None, on_damage: Callable[[WireError], None]
-) -> Iterator[bytes]:
-    """The content of each frame; behind a damage it goes on with the next that can be read.
+) -> Iterator[tuple[int, int, bytes]]:
+    """(offset, size, content) of each frame; behind a damage it goes on with the next that can be read.
 
     Args:
         index: says whether frames are missing at the end; None = that is not known.
@@ -246,7 +275,7 @@ def _frames_around_damage(
         try:
             for begin, size, content in whole_frames(file):
                 at, is_damaged = begin + size, False
-                yield content
+                yield begin, size, content
         except WireError as error:
             if not is_damaged:
                 on_damage(error)
@@ -290,38 +319,63 @@ def whole_frames(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
     Raises:
         WireError: a frame is torn or damaged; the ones before it were given.
     """
-    at, rest = file.tell(), b""
-    while data := rest or file.read(BLOCK_BYTES):
-        decoder = zstandard.ZstdDecompressor().decompressobj()
-        parts, size = [], 0
-        while True:
-            size += len(data)
-            try:
-                parts.append(decoder.decompress(data))
-            except zstandard.ZstdError as error:
-                raise WireError(f"the frame at byte {at} is damaged: {error}") from None
-            if decoder.eof:
-                break
-            data = file.read(BLOCK_BYTES)
-            if not data:
-                raise WireError(f"the frame at byte {at} is torn")
-        rest = decoder.unused_data
-        size -= len(rest)
-        yield at, size, b"".join(parts)
-        at += size
+    at = file.tell()
+    while frame := _read_frame(file, at):
+        try:
+            content = unpack(frame)
+        except WireError as error:
+            raise WireError(f"the frame at byte {at} is damaged: {error}") from None
+        yield at, len(frame), content
+        at += len(frame)
+
+
+def _read_frame(file: BinaryIO, at: int) -> bytes:
+    """The bytes of the frame at `at`, whose end the sizes of its blocks tell; none at the file's end.
+
+    Raises:
+        WireError: it is torn, or no frame of a journal.
+    """
+    file.seek(at)
+    head = file.read(_MAX_HEADER_BYTES)
+    if not head:
+        return b""
+    try:
+        size = zstandard.frame_header_size(head)
+        has_checksum = zstandard.get_frame_parameters(head).has_checksum
+    except zstandard.ZstdError as error:
+        raise WireError(f"the frame at byte {at} is damaged: {error}") from None
+    is_last = False
+    while not is_last:
+        file.seek(at + size)
+        header = file.read(_BLOCK_HEADER_BYTES)
+        block = int.from_bytes(header, "little")
+        is_last, kind = bool(block & 1) or len(header) < _BLOCK_HEADER_BYTES, block >> 1 & 3
+        size += _BLOCK_HEADER_BYTES + (1 if kind == _REPEATED_BYTE else block >> 3)
+        if size > MAX_FRAME_BYTES:
+            raise WireError(f"the frame at byte {at} has more than {MAX_FRAME_BYTES} bytes")
+    size += _CHECKSUM_BYTES * has_checksum
+    file.seek(at)
+    frame = file.read(size)
+    if len(frame) < size:
+        raise WireError(f"the frame at byte {at} is torn")
+    return frame
 
 
 def unpack(frame: bytes) -> bytes:
-    """The content of one frame.
+    """The content of one frame, which takes as much memory as the frame declares, and no more.
 
     Raises:
-        WireError: it is torn or damaged.
+        WireError: it is torn or damaged, or declares nothing, or more than a frame of a journal has.
     """
     try:
+        size = zstandard.frame_content_size(frame)
+        if not 0 <= size <= MAX_FRAME_BYTES:
+            raise WireError(f"{size} bytes are declared, at most {MAX_FRAME_BYTES} are read")
         return zstandard.ZstdDecompressor().decompress(frame)
     except zstandard.ZstdError as error:
-        raise WireError(f"a damaged frame: {error}") from None
+        raise WireError(str(error)) from None
 
 
 def _undamaged(file: BinaryIO, index: SegmentIndex | None) -> Iterator[bytes]:
-    return _frames_around_damage(file, index, lambda error: logger.warning("%s: %s", file.name, error))
+    frames = _frames_around_damage(file, index, lambda error: logger.warning("%s: %s", file.name, error))
+    return (content for _, _, content in frames)

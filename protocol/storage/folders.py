@@ -1,18 +1,20 @@
-"""Private folders, files that are replaced in one step, and names that files may have."""
+"""Private folders, files that are replaced in one step, what may be read, and names that files may have."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
 import tempfile
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias, TypeVar
 
+import msgspec
 import platformdirs
 
 from esper_overwatch.protocol.codec.text import is_utf8
-from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.errors import FolderError, WireError
 
 StrPath: TypeAlias = str | os.PathLike[str]
 """A path as a caller writes it."""
@@ -20,9 +22,12 @@ EVENTS_FILE = "events.jsonl"
 """The journal's hot segment, in a run's folder."""
 CACHE_FOLDER = "cache"
 """In a run's folder: what can be made again from its other files."""
+MAX_RECORD_BYTES = 64 * 1024 * 1024
+"""Of a file that is one record of JSON."""
 MAX_NAME_LENGTH = 64
 MAX_SOCKET_PATH_BYTES = 107
 """Bytes a Unix socket's path may have on Linux."""
+_T = TypeVar("_T")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -173,14 +178,48 @@ def replace_file(path: Path, content: bytes | memoryview) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """Opener for `open`: a file that it makes has mode 0600, one that is there gets it.
+    """Opener for `open`: the file that it makes, or that is there, has mode 0600; a link is not followed.
 
     Raises:
-        OSError: the disk or the folder refused.
+        OSError: the disk or the folder refused, or it is a link.
     """
-    fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     os.fchmod(fd, 0o600)
     return fd
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read that somebody else may have put there: a pipe would wait, a device never end.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    return open(path, "rb", opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "it is not a regular file", path)
+
+
+def read_record(path: Path, kind: type[_T]) -> _T:
+    """Read a file that is one record of JSON.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+        WireError: it holds something else.
+    """
+    with open_regular(path) as file:
+        content = file.read(MAX_RECORD_BYTES + 1)
+    if len(content) > MAX_RECORD_BYTES:
+        raise WireError(f"it has more than {MAX_RECORD_BYTES} bytes")
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(str(error)) from None
 
 
 def sync_folder(path: Path) -> None:

@@ -91,7 +91,7 @@ os.register_at_fork(after_in_child=_release_all)
 def holder_of(path: Path) -> LockHolder | None:
     """Find who holds the lock at `path`, or None; takes nothing, so it never hinders a starting daemon."""
     try:
-        fd = os.open(_place(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(_place(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
@@ -114,7 +114,7 @@ def _query_holder(fd: int) -> LockHolder | None:
     if kind == fcntl.F_UNLCK:
         return None
     pid, since = max(pid, 0), 0  # -1: not a process holds it, but an open file
-    with contextlib.suppress(ValueError, KeyError, OSError):
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError, OSError):
         written = json.loads(os.pread(fd, 4096, 0))
         pid, since = pid or int(written["pid"]), int(written["since"])
     return LockHolder(pid=pid, since=since)

@@ -181,7 +181,8 @@ def list_command(everything: bool, ssh: str | None, remote_command: str | None, 
         life = "live" if run.is_live else "ended"
         state = f"{run.state or '--':<10}"
         who = f"by {run.stopped_by}" if run.stopped_by else f"pid {run.pid or '--'}"
-        print_lines([f"{run.id}  {run.name:<24} {run.kind:<10} {life:<6} {state} {who}"])
+        damage = f"  damaged: {run.damage}" if run.damage else ""
+        print_lines([f"{run.id}  {run.name:<24} {run.kind:<10} {life:<6} {state} {who}{damage}"])
 
 
 def _row(run: RunInfo) -> dict[str, Any]:
@@ -197,6 +198,7 @@ def _row(run: RunInfo) -> dict[str, Any]:
         "created": run.created,
         "boot": run.connection and run.connection.boot,
         "overview": run.overview and msgspec.to_builtins(run.overview),
+        "damage": run.damage,
         "endpoints": run.connection and run.connection.endpoints,
     }
 

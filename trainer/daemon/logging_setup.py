@@ -47,7 +47,7 @@ def reopen(log: Path, file: IO[str]) -> None:
     Everything that writes to the old file's descriptor follows: the log, faulthandler, and of a detached
     daemon the standard streams.
     """
-    new = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    new = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     old = os.fstat(file.fileno())
     for descriptor in (file.fileno(), 1, 2):
         with contextlib.suppress(OSError):

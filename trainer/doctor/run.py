@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from esper_overwatch.protocol.codec.json_lines import Event
-from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.errors import FolderError, WireError
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.messages.events import (
     GovernorRollback,
@@ -21,7 +21,7 @@ from esper_overwatch.protocol.messages.events import (
 from esper_overwatch.protocol.messages.incidents import incident_order
 from esper_overwatch.protocol.messages.vocabulary import RunKindName
 from esper_overwatch.protocol.runs import RunInfo, resume_command
-from esper_overwatch.protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE, read_record
 from esper_overwatch.trainer.checkpoint import Checkpoints, load
 from esper_overwatch.trainer.checkpoint_files import CheckpointError
 
@@ -166,10 +166,8 @@ def _bundle(run: RunInfo, boot: str | None) -> tuple[str | None, PostmortemRepor
     for path in list_bundles(run.path / "postmortem"):
         if path.name == boot:
             try:
-                return str(path), msgspec.json.decode(
-                    (path / "report.json").read_bytes(), type=PostmortemReport
-                )
-            except (OSError, msgspec.DecodeError):
+                return str(path), read_record(path / "report.json", PostmortemReport)
+            except (OSError, WireError):
                 return str(path), None
     return None, None
 

@@ -190,6 +190,7 @@ def _row(run: RunInfo) -> dict[str, Any]:
         "state": run.state,
         "pid": run.pid,
         "started": moment(run.started),
+        "damage": plain(run.damage),
     }
 
 

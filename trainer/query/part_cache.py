@@ -26,9 +26,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import WireError
 from esper_overwatch.protocol.journal.reader import JournalPart, open_parts, removed_boots
 from esper_overwatch.protocol.messages.schema import schema_hash
-from esper_overwatch.protocol.storage.folders import CACHE_FOLDER, replace_file, sync_folder
+from esper_overwatch.protocol.storage.folders import CACHE_FOLDER, read_record, replace_file, sync_folder
 
 from .event_columns import RAW, SCHEMAS, EventColumns, PartSummary
 
@@ -95,9 +96,10 @@ def read_tables(journal: Path, watch: Watch) -> JournalTables:
     cache = _cache_of(journal)
     tables = JournalTables(cache)
     known = set[str]()
+    is_link = cache.is_symlink() or cache.parent.is_symlink()  # to a folder in which nothing is to change
     with open_parts(journal) as parts:
         for part in parts:
-            if part.fingerprint is not None:
+            if part.fingerprint is not None and not is_link:
                 folder = cache / f"{part.number:06d}-{part.fingerprint}"
                 known.add(folder.name)
                 summary = _kept(folder) or _keep(part, folder, watch)
@@ -105,7 +107,8 @@ def read_tables(journal: Path, watch: Watch) -> JournalTables:
                     tables.add_kept(folder, summary)
                     continue
             tables.summaries.append(EventColumns(tables.add_batch).read(part, watch))
-    _remove_others(cache, known)
+    if not is_link:
+        _remove_others(cache, known)
     earlier = removed_boots(journal)
     if earlier is not None and tables.summaries:
         known_boots = {boot.boot for summary in tables.summaries for boot in summary.boots}
@@ -138,9 +141,9 @@ def _cache_of(journal: Path) -> Path:
 def _kept(folder: Path) -> PartSummary | None:
     """Summary of a segment whose tables are all there, and whole; else None."""
     try:
-        kept = msgspec.json.decode((folder / _SUMMARY).read_bytes(), type=_Kept)
+        kept = read_record(folder / _SUMMARY, _Kept)
         return kept.summary if _sizes(folder) == kept.sizes else None
-    except (OSError, msgspec.DecodeError):
+    except (OSError, WireError):
         return None
 
 
