@@ -25,7 +25,7 @@ from .checkpoint_files import (
     best_checkpoint,
     file_name,
     list_checkpoints,
-    read_index,
+    read_index_to_change,
     write_index,
 )
 
@@ -257,7 +257,7 @@ class Checkpoints:
         """Mark what the run has gone back behind, before there is anything that it would be taken for."""
         if not self._left:
             return
-        index = read_index(self.folder)
+        index = read_index_to_change(self.folder)
         for name in self._left:
             index[name] = replace(index.get(name, CheckpointEntry(number=0)), abandoned=True)
         write_index(self.folder, index)
@@ -279,7 +279,7 @@ class Checkpoints:
 
     def _enter(self, name: str, accuracy: float | None) -> dict[str, CheckpointEntry]:
         """Enter a file into the index as the newest; what is not there any more goes."""
-        index = read_index(self.folder)
+        index = read_index_to_change(self.folder)
         number = 1 + max((entry.number for entry in index.values()), default=0)
         index = {each: entry for each, entry in index.items() if (self.folder / each).exists()}
         index[name] = CheckpointEntry(number=number, accuracy=accuracy)

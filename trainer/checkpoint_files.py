@@ -70,8 +70,20 @@ def file_name(round_: int, epoch: int | None, tag: str) -> str:
 def read_index(folder: Path) -> dict[str, CheckpointEntry]:
     """Read the entries by file name; empty where none can be read."""
     try:
+        return read_index_to_change(folder)
+    except OSError:
+        return {}
+
+
+def read_index_to_change(folder: Path) -> dict[str, CheckpointEntry]:
+    """Read the entries by file name; empty where there is no index, or a damaged one.
+
+    Raises:
+        OSError: the disk refuses; with an empty index in its place, abandoned files would count again.
+    """
+    try:
         return read_record(folder / INDEX_FILE, dict[str, CheckpointEntry])
-    except (OSError, WireError):
+    except (FileNotFoundError, WireError):
         return {}
 
 

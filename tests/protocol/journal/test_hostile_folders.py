@@ -262,7 +262,7 @@ def test_journal_that_is_a_link_is_not_written_to(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("mine")
     (tmp_path / "events.jsonl").symlink_to(other)
-    with pytest.raises(FolderError, match="cannot open the journal .* symbolic links"):
+    with pytest.raises(FolderError, match=r"cannot open the journal .* symbolic links"):
         Journal(tmp_path / "events.jsonl")
     folder = SegmentFolder(tmp_path / "events.jsonl")
     folder.path.mkdir()
