@@ -33,11 +33,11 @@ from .storage.folders import (
     esper_home,
     is_valid_name,
     make_private,
-    read_record,
     socket_folder,
     write_atomically,
 )
 from .storage.lock import Lock, LockHeld, LockHolder, holder_of
+from .storage.records import read_record
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from esper_overwatch.protocol.errors import EsperError, WireError
-from esper_overwatch.protocol.storage.folders import read_record, replace_file
+from esper_overwatch.protocol.storage.folders import replace_file
+from esper_overwatch.protocol.storage.records import read_record
 
 BEST_FILE, INDEX_FILE = "best.pt", "index.json"
 _NAME = re.compile(r"^round-(\d+)(?:-epoch-(\d+))?(?:-([A-Za-z0-9_.-]+))?\.pt$")

@@ -26,7 +26,8 @@ import zstandard
 from msgspec import Struct, field
 
 from esper_overwatch.protocol.errors import WireError
-from esper_overwatch.protocol.storage.folders import open_regular, read_record
+from esper_overwatch.protocol.storage.folders import open_regular
+from esper_overwatch.protocol.storage.records import read_record
 
 from .line_files import BLOCK_BYTES, MAX_LINE_BYTES, begin_of, lines_backwards, select_lines
 

@@ -8,13 +8,12 @@ import re
 import stat
 import tempfile
 from pathlib import Path
-from typing import BinaryIO, TypeAlias, TypeVar
+from typing import BinaryIO, TypeAlias
 
-import msgspec
 import platformdirs
 
 from esper_overwatch.protocol.codec.text import is_utf8
-from esper_overwatch.protocol.errors import FolderError, WireError
+from esper_overwatch.protocol.errors import FolderError
 
 StrPath: TypeAlias = str | os.PathLike[str]
 """A path as a caller writes it."""
@@ -22,12 +21,9 @@ EVENTS_FILE = "events.jsonl"
 """The journal's hot segment, in a run's folder."""
 CACHE_FOLDER = "cache"
 """In a run's folder: what can be made again from its other files."""
-MAX_RECORD_BYTES = 64 * 1024 * 1024
-"""Of a file that is one record of JSON."""
 MAX_NAME_LENGTH = 64
 MAX_SOCKET_PATH_BYTES = 107
 """Bytes a Unix socket's path may have on Linux."""
-_T = TypeVar("_T")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -203,23 +199,6 @@ def _open_regular(path: str, flags: int) -> int:
         return fd
     os.close(fd)
     raise OSError(errno.EINVAL, "it is not a regular file", path)
-
-
-def read_record(path: Path, kind: type[_T]) -> _T:
-    """Read a file that is one record of JSON.
-
-    Raises:
-        OSError: it is not there, or cannot be read.
-        WireError: it holds something else.
-    """
-    with open_regular(path) as file:
-        content = file.read(MAX_RECORD_BYTES + 1)
-    if len(content) > MAX_RECORD_BYTES:
-        raise WireError(f"it has more than {MAX_RECORD_BYTES} bytes")
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(str(error)) from None
 
 
 def sync_folder(path: Path) -> None:

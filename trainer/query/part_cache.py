@@ -29,7 +29,8 @@ from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import WireError
 from esper_overwatch.protocol.journal.reader import JournalPart, open_parts, removed_boots
 from esper_overwatch.protocol.messages.schema import schema_hash
-from esper_overwatch.protocol.storage.folders import CACHE_FOLDER, read_record, replace_file, sync_folder
+from esper_overwatch.protocol.storage.folders import CACHE_FOLDER, replace_file, sync_folder
+from esper_overwatch.protocol.storage.records import read_record
 
 from .event_columns import RAW, SCHEMAS, EventColumns, PartSummary
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import shutil
@@ -63,7 +64,13 @@ def test_a_published_run_that_is_copied_has_one_writer(
     monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
     with publish("copied") as run:
         run.log(loss=1.0)
-        shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
+
+        def copy(source: str, to: str) -> str:
+            with contextlib.suppress(FileNotFoundError):  # a file that was being replaced
+                shutil.copy2(source, to)
+            return to
+
+        shutil.copytree(run.path, tmp_path / "copy", copy_function=copy)
         assert holder_seen_by_another(run.path / "lock") == os.getpid()
 
 
