@@ -62,8 +62,6 @@ class Connection(Struct, frozen=True):
     """`ev`, `qry`, `ctl`: Unix sockets."""
     host: str
     version: str
-    tcp: dict[str, str] | None = None
-    """The same three on TCP, as configured; null where the daemon does not listen."""
     state: RunState | None = None
     """The run's, at most a second old; null where it was written by an older version."""
 

@@ -33,6 +33,7 @@ OTHERS = {
     "completion": ["completion", "none"],
     "systemd": ["systemd", "new"],
     "list": ["list"],
+    "gateway": ["gateway", "mine", "--listen", "tcp://127.0.0.1:1"],
     "options": ["options"],
     "presets": ["presets", "--diff"],
     "status": ["status", "mine"],

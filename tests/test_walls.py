@@ -49,7 +49,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"journal"},
         {"runs"},
         {"server", "client"},
-        {"publishing"},
+        {"publishing", "gateway"},
         {"integrations"},
     ],
     "trainer": [

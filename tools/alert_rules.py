@@ -69,13 +69,6 @@ OF_THE_RUN = (
         seconds=60,
     ),
     AlertRule(
-        "EsperConnectionsDenied",
-        "increase(esper_connections_denied_total[5m]) > 20",
-        "warning",
-        "run {{ $labels.run }} turns many connections away",
-        "Somebody without an authorized key tries its TCP port; daemon.log names addresses",
-    ),
-    AlertRule(
         "EsperDiskFull",
         "esper_disk_free_bytes < 1e9",
         "warning",

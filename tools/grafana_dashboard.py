@@ -148,7 +148,6 @@ ROWS: dict[str, tuple[DashboardPanel, ...]] = {
                 "dropped, {{stream}}": "increase(esper_events_dropped_total{R}[5m])",
                 "lost by the journal": "increase(esper_journal_events_lost_total{R}[5m])",
                 "steps that failed": "increase(esper_wire_faults_total{R}[5m])",
-                "connections denied": "increase(esper_connections_denied_total{R}[5m])",
             },
         ),
         DashboardPanel(

@@ -20,8 +20,6 @@ STARTING_SECONDS = 10.0
 
 REFUSED_EVENT = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 BROKEN_EVENTS = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-PUT_OFF_STATUS = 500
-"""Answer of a daemon to a key that it lets in again later; 400 where it is not authorized."""
 _BROKEN_OFF = (errno.EPIPE, errno.ECONNRESET)
 MAX_BROKEN_OFF = 4
 """Handshakes in a row that may break off before the key is blamed, about 1 s with libzmq's pauses: a daemon
@@ -66,14 +64,9 @@ class HandshakeMonitor:
                 if self._broken_off < self._patience:
                     continue
             self._broken_off = 0
-            return self._describe(event, report["value"])
+            return self._describe(event)
 
-    def _describe(self, event: int, value: int) -> str:
-        if event == REFUSED_EVENT and value == PUT_OFF_STATUS:
-            return (
-                f"{self._address} does not let key {self._key} in for now: it has too many connections "
-                "there, or has subscribed to too much; try again in a minute"
-            )
+    def _describe(self, event: int) -> str:
         if event == REFUSED_EVENT:
             return (
                 f"{self._address} does not let key {self._key} in: it is not authorized there, or no longer; "
@@ -81,7 +74,7 @@ class HandshakeMonitor:
             )
         return (
             f"{self._address} and key {self._key} do not understand each other: the key is for another "
-            "server, or no esper-daemon listens there; `esper-daemon keys list` on that machine shows its key"
+            "server, or no gateway listens there; `esper-daemon keys list` on that machine shows its key"
         )
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from time import time_ns
 from types import TracebackType
 from typing import Any, Literal
 
-from esper_overwatch.protocol.errors import FolderError, KeysUnusable, PublishError
+from esper_overwatch.protocol.errors import FolderError, PublishError
 from esper_overwatch.protocol.machine.provenance import ProvenanceReport
 from esper_overwatch.protocol.machine.sampler import SystemSampler
 from esper_overwatch.protocol.messages.events import (
@@ -68,14 +68,13 @@ def publish(
     notes: str = "",
     resume: bool = False,
     strict: bool = False,
-    listen: str = "",
     home: StrPath | None = None,
 ) -> PublishedRun:
-    """Publish a run: viewers on this machine, through ssh or TCP see what the loop logs.
+    """Publish a run: viewers on this machine, through ssh or a gateway see what the loop logs.
 
     It never ends the loop: what cannot be published is left out, with a warning and a line of the run's log
-    for each name. Where the home folder cannot be used, the run is published in a temporary one; where it
-    cannot listen, on this machine alone; a warning says so.
+    for each name. Where the home folder cannot be used, the run is published in a temporary one; a warning
+    says so.
 
     Args:
         name: of the run; None = one is made (`run-7f3a`). One that is taken gets a number (`mine-2`), one
@@ -86,13 +85,11 @@ def publish(
         notes: what it is for.
         resume: go on in the run of this name where there is one.
         strict: True raises for what is left out or changed otherwise.
-        listen: `tcp://host:port` to listen on as well, for keys that are authorized.
         home: instead of `$ESPER_HOME`.
 
     Raises:
         NameTaken: with `resume`, the run is live, or is a training of `esper-daemon`; `strict`: or is there.
         FolderError: no folder can be used; `strict`: or the home folder or a socket cannot.
-        KeysUnusable: `strict`: it is to listen, and has no key or no client is authorized.
         BadName, PublishError: `strict`: it is not a name; `config` or `tags` cannot be sent.
     """
     about = describe(config, tags, notes, strict=strict)
@@ -100,21 +97,18 @@ def publish(
     def start() -> PublishedRun:
         folder = claim_folder(name, resume=resume, strict=strict, home=home)
         try:
-            return PublishedRun(folder, about, listen, strict=strict)
+            return PublishedRun(folder, about, strict=strict)
         except BaseException:
             folder.abandon()
             raise
 
     try:
         return start()
-    except (FolderError, KeysUnusable) as error:
+    except FolderError as error:
         if strict:
             raise
-        listen, instead = "", "the run is published on this machine alone"
-        if isinstance(error, FolderError):
-            home = tempfile.mkdtemp(prefix="esper-")
-            instead = f"the run is published in {home}: ESPER_HOME={home} esper-tui shows it"
-        logger.warning("%s; %s", error, instead)
+        home = tempfile.mkdtemp(prefix="esper-")
+        logger.warning("%s; the run is published in %s: ESPER_HOME=%s esper-tui shows it", error, home, home)
     return start()
 
 
@@ -129,9 +123,7 @@ class PublishedRun:
         note: takes what is left out; None where the run is strict.
     """
 
-    def __init__(
-        self, folder: RunFolder, about: Description, listen: str = "", *, strict: bool = False
-    ) -> None:
+    def __init__(self, folder: RunFolder, about: Description, *, strict: bool = False) -> None:
         self.name, self.id, self.path = folder.name, folder.id, folder.path
         self._ended: str | None = None
         """Why nothing can be logged any more."""
@@ -159,7 +151,6 @@ class PublishedRun:
         self._server = Server(
             folder,
             hello={"config": about.config},
-            listen=listen,
             emitter=self._queue,
             kind=RunKind("published", self._commands.methods, self._describe),
         )

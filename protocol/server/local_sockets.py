@@ -43,7 +43,6 @@ class LocalSockets:
         run: whose sockets they are.
         boot: id of the boot.
         started: when it began, microseconds.
-        tcp: the endpoints on TCP, for the connection file; None = there are none.
         state: the run's, for the connection file.
 
     Attributes:
@@ -55,13 +54,11 @@ class LocalSockets:
         run: RunFolder,
         boot: str,
         started: int,
-        tcp: dict[str, str] | None = None,
         state: Callable[[], RunState | None] = lambda: None,
     ) -> None:
         self._run = run
         self._state = state
         self._told_state: RunState | None = None
-        self._tcp = tcp
         self._boot = boot
         self._started = started
         self._paths: dict[str, Path] = {}
@@ -118,7 +115,6 @@ class LocalSockets:
             starttime=int(psutil.Process().create_time() * 1e6),
             started=self._started,
             endpoints=self.endpoints,
-            tcp=self._tcp,
             host=system.gethostname(),
             version=__version__,
             state=state,

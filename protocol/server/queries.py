@@ -27,6 +27,7 @@ from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.version import PROTOCOL_VERSION, __version__
 
+from .admission import MAX_REQUEST_BYTES
 from .command_registry import CommandRegistry
 from .emitter import MAX_QUEUED, Emitter
 from .history import newest_lines_before, thin_lines
@@ -34,7 +35,7 @@ from .mailbox import MAX_MAILBOX_COMMANDS, Mailbox
 from .publisher import MAX_RING_EVENTS, Publisher
 from .rate_limiter import RateLimiter
 from .reply_cache import REMEMBERED_SECONDS
-from .request_handler import MAX_REQUEST_BYTES, QueryResult
+from .request_handler import QueryResult
 from .run_kind import RunKind
 
 MAX_REPLAY_BYTES = 1024 * 1024
@@ -60,13 +61,10 @@ class ServerView(Protocol):
     def counters(self) -> dict[str, int]: ...
 
     @property
-    def endpoints(self) -> dict[str, dict[str, str] | None]: ...
+    def endpoints(self) -> dict[str, dict[str, str]]: ...
 
     @property
     def lease(self) -> dict[str, str | int] | None: ...
-
-    @property
-    def listening(self) -> dict[str, object] | None: ...
 
     @property
     def num_unaudited(self) -> int: ...
@@ -188,7 +186,6 @@ class Queries:
             "level": server.emitter.context.level,
             "clients": server.subscribers,
             "endpoints": server.endpoints,
-            "listen": server.listening,
             "metrics": server.metrics,
             "commands_waiting": server.mailbox.num_waiting,
             "lease": server.lease,

@@ -7,7 +7,6 @@ once or put into the mailbox (ctl). Every way out is a typed error that names wh
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +17,6 @@ from esper_overwatch.protocol.codec.frames import encode_reply
 from esper_overwatch.protocol.errors import ERRORS, RequestError
 from esper_overwatch.protocol.messages.commands import (
     METHODS,
-    ErrorBody,
     Method,
     Params,
     Reply,
@@ -31,15 +29,15 @@ from esper_overwatch.protocol.messages.roles import Peer, is_allowed
 from esper_overwatch.protocol.messages.vocabulary import RunState
 from esper_overwatch.protocol.version import PROTOCOL_VERSION
 
+from .admission import MAX_REQUEST_BYTES, admit, encode_error, error_reply, split_envelope
 from .immediate_commands import ImmediateCommands
 from .mailbox import Command, Mailbox
 from .parameter_errors import describe_parameter_error, split_reason
-from .rate_limiter import REQUESTS_PER_SECOND, RateLimiter
+from .rate_limiter import RateLimiter
 from .reply_cache import ReplyCache, digest_of
 
 logger = logging.getLogger(__name__)
 
-MAX_REQUEST_BYTES = 1024 * 1024
 REFUSALS_PER_SECOND = 1.0
 BURST_REFUSALS = 100.0
 """Refusals of a key, or of a local user, in the audit."""
@@ -106,40 +104,22 @@ class RequestHandler:
             must_read: it has too many answers unread, and gets none but an error.
         """
         self.requests += 1
-        envelope, rest = _split_envelope(frames)
+        envelope, rest = split_envelope(frames)
+        self.junk += len(rest) != 1
         if not envelope:
-            self.junk += 1
             return None
-        if len(rest) != 1:
-            self.junk += 1
-            error = RequestError("invalid_request", f"a request is one frame of JSON, this has {len(rest)}")
-            return [*envelope, encode_reply(self._reply(None, error=error))]
-        wait = self.clients.admit(envelope[0], peer)
-        if wait > 0.0:
-            return [*envelope, self._rate_error(rest[0], wait)]
-        if must_read:
-            error = RequestError(
-                "overloaded", "read the answers that wait for you first", {"retry_after_ms": 500}
-            )
-            return [*envelope, encode_reply(self._reply(_salvage_id(rest[0]), error=error))]
-        return [*envelope, *self._respond(socket, rest[0], peer, envelope[0])]
-
-    def _rate_error(self, body: bytes, wait: float) -> bytes:
-        """Neither executed nor remembered nor audited: a flood would fill the audit."""
-        after = math.ceil(wait * 1000)
-        error = RequestError(
-            "overloaded",
-            f"a connection may ask {REQUESTS_PER_SECOND:.0f} times a second; again in {after} ms",
-            {"retry_after_ms": after},
-        )
-        return encode_reply(self._reply(_salvage_id(body), error=error))
+        try:
+            admit(self.clients, envelope, rest, peer, is_full=must_read)
+        except RequestError as error:
+            return [*envelope, encode_error(self._boot, rest[0] if len(rest) == 1 else b"", error)]
+        return [*envelope, *self._respond(socket, rest[0], peer, b"".join(envelope))]
 
     def _respond(self, socket: Socket, body: bytes, peer: Peer, connection: bytes) -> list[bytes]:
         try:
             request = _parse_request(body)
         except RequestError as error:
             self.junk += 1
-            return [encode_reply(self._reply(_salvage_id(body), error=error))]
+            return [encode_error(self._boot, body, error)]
         self.clients.name(connection, request.meta.client)
         digest = digest_of(body) if socket == "ctl" else b""
         try:
@@ -150,16 +130,16 @@ class RequestHandler:
             method, params = self._check(socket, request)
             if socket == "qry":
                 result, attachment = self._answer(method.name, params)
-                reply = encode_reply(self._reply(request.id, result=result))
+                reply = encode_reply(self._reply(request.id, result))
                 return [reply] if attachment is None else [reply, attachment]
             execute = self._execute_now if method.at == "once" else self._enqueue
-            accepted = self._reply(request.id, result=execute(request, params, peer))
+            accepted = self._reply(request.id, execute(request, params, peer))
         except RequestError as error:
             return [encode_reply(self._refuse(socket, request, digest, peer, error))]
         except Exception:
             logger.exception("request %s failed", request.method)
             failed = RequestError("internal", f"{request.method} failed; the daemon's log says why")
-            return [encode_reply(self._reply(request.id, error=failed))]
+            return [encode_reply(error_reply(self._boot, request.id, failed))]
         self._replies.add(request.id, digest, accepted)
         return [encode_reply(accepted)]
 
@@ -274,7 +254,7 @@ class RequestHandler:
     def _refuse(
         self, socket: Socket, request: Request, digest: bytes, peer: Peer, error: RequestError
     ) -> Reply:
-        reply = self._reply(request.id, error=error)
+        reply = error_reply(self._boot, request.id, error)
         if socket == "ctl" or error.kind == "forbidden":
             if not ERRORS[error.kind].retryable and error.kind not in ("id_reused", "forbidden"):
                 self._replies.add(request.id, digest, reply)
@@ -310,15 +290,8 @@ class RequestHandler:
                 self.refusals.refused,
             )
 
-    def _reply(
-        self, id_: str | None, *, result: dict[str, Any] | None = None, error: RequestError | None = None
-    ) -> Reply:
-        body = None
-        if error is not None:
-            kind = ERRORS[error.kind]
-            data = {"kind": kind.kind, "retryable": kind.retryable, **error.data}
-            body = ErrorBody(code=kind.code, message=error.message, data=data)
-        return Reply(id=id_, meta=self._meta(), result=result, error=body)
+    def _reply(self, id_: str, result: dict[str, Any]) -> Reply:
+        return Reply(id=id_, meta=self._meta(), result=result)
 
     def _meta(self, *, replayed: bool = False) -> ReplyMeta:
         return ReplyMeta(boot=self._boot, ts=_now(), replayed=replayed)
@@ -328,22 +301,7 @@ def _client_name(request: Request, peer: Peer) -> str:
     return request.meta.client or (f"pid {peer.pid}" if peer.pid else "unknown")
 
 
-class _IdAlone(msgspec.Struct):
-    id: str
-
-
 _request = msgspec.json.Decoder(Request)
-_id_alone = msgspec.json.Decoder(_IdAlone)
-
-
-def _split_envelope(frames: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Routing envelope and what follows it."""
-    if not frames:
-        return [], []
-    if b"" in frames[1:]:
-        end = frames.index(b"", 1) + 1
-        return frames[:end], frames[end:]
-    return frames[:1], frames[1:]
 
 
 def _require_role(request: Request, peer: Peer, methods: Mapping[str, Method]) -> None:
@@ -385,15 +343,6 @@ def _parse_request(body: bytes) -> Request:
         raise RequestError("invalid_request", f"{reason} at {path}", {"path": path}) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError("parse", f"not JSON: {error}") from None
-
-
-def _salvage_id(body: bytes) -> str | None:
-    """The id of a request that is wrong elsewhere, so that its sender can match the error."""
-    try:
-        id_: str = _id_alone.decode(body[:MAX_REQUEST_BYTES]).id[:64]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return id_
 
 
 def _now() -> int:

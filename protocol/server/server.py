@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import zmq
 
 from esper_overwatch.protocol.codec.frames import (
@@ -26,7 +27,7 @@ from esper_overwatch.protocol.codec.frames import (
     encode_view,
 )
 from esper_overwatch.protocol.codec.zmq_options import ZmqContext, is_waiting
-from esper_overwatch.protocol.errors import FolderError, KeysUnusable
+from esper_overwatch.protocol.errors import FolderError
 from esper_overwatch.protocol.journal.writer import DEFAULT_LIMITS, Journal, JournalLimits
 from esper_overwatch.protocol.messages.commands import Params, Socket
 from esper_overwatch.protocol.messages.events import (
@@ -36,7 +37,7 @@ from esper_overwatch.protocol.messages.events import (
     RunStateChanged,
 )
 from esper_overwatch.protocol.messages.headers import Heartbeat, TrainerBeat
-from esper_overwatch.protocol.messages.roles import Peer
+from esper_overwatch.protocol.messages.roles import Claim, Peer
 from esper_overwatch.protocol.messages.vocabulary import RunState
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.version import PROTOCOL_VERSION
@@ -56,7 +57,6 @@ from .request_handler import RequestHandler
 from .run_kind import TRAINING, RunKind
 from .silence import SilenceWatch
 from .sockets import SubscriberCounts
-from .tcp_listener import TcpListener
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,6 @@ class Server:
         run: claimed by this process; stays claimed after `close`.
         hello: what the trainer adds to the answer of `hello` (its configuration, device and so on).
         limits: of the journal's segments.
-        listen: `tcp://host:port` to listen on as well, for keys that are authorized; empty = on no port.
         emitter: where the trainer leaves its events; None = one of its own.
         check: the trainer's check of a command's parameters in the run's state, before it is accepted;
             returns a note to send beside, or raises RequestError. Called in the I/O thread.
@@ -85,7 +84,6 @@ class Server:
 
     Raises:
         FolderError: the journal cannot be opened.
-        KeysUnusable: it is to listen, and has no key or no client is authorized.
     """
 
     num_epochs = 0
@@ -99,7 +97,6 @@ class Server:
         *,
         hello: dict[str, Any],
         limits: JournalLimits = DEFAULT_LIMITS,
-        listen: str = "",
         emitter: Emitter | None = None,
         check: Callable[[Params, RunState], str | None] = lambda _params, _state: None,
         parameters: Callable[[], dict[str, Any]] = dict,
@@ -122,10 +119,7 @@ class Server:
         self._next_tick = self._next_heartbeat = self._next_view = 0.0
         self._subscriber_counts = SubscriberCounts()
         self._replies = ReplySender()
-        self._listener = TcpListener(listen, self.faults.attempt) if listen else None
-        tcp = self._listener.endpoints if self._listener else None
-        self._local = LocalSockets(run, self.boot, self.started, tcp, lambda: self._state)
-        self._reload = False
+        self._local = LocalSockets(run, self.boot, self.started, lambda: self._state)
         self._displacement: str | None = None
         self._journal = Journal(run.events, limits)
         self.parameters, self.commands = parameters, CommandRegistry()
@@ -255,28 +249,13 @@ class Server:
 
     @property
     def subscribers(self) -> int:
-        """Clients subscribed to the heartbeat."""
-        return self._count_subscribers(HEARTBEAT_TOPIC)
-
-    def _count_subscribers(self, topic: bytes) -> int:
-        return self._subscriber_counts[topic] + (
-            self._listener.connections.num_subscribed(topic) if self._listener else 0
-        )
+        """Clients subscribed to the heartbeat; those of a gateway count as one."""
+        return self._subscriber_counts[HEARTBEAT_TOPIC]
 
     @property
-    def listening(self) -> dict[str, object] | None:
-        """Address on TCP, number of keys, how many were turned away; None where it does not listen."""
-        return self._listener.status() if self._listener else None
-
-    @property
-    def num_denied(self) -> int | None:
-        """Connections over TCP that were turned away; None where it does not listen. From any thread."""
-        return self._listener.denied if self._listener else None
-
-    @property
-    def endpoints(self) -> dict[str, dict[str, str] | None]:
+    def endpoints(self) -> dict[str, dict[str, str]]:
         """The three sockets by transport, so that whoever reached one finds the others."""
-        return {"ipc": self._local.endpoints, "tcp": self._listener.endpoints if self._listener else None}
+        return {"ipc": self._local.endpoints}
 
     @property
     def wire_status(self) -> dict[str, object]:
@@ -287,10 +266,6 @@ class Server:
             "failing": self.faults.current | folder,
             "sockets_restored": self._local.rebound,
         }
-
-    def reload(self) -> None:
-        """Read the allow-list again, whether or not it looks changed; safe in a signal handler."""
-        self._reload = True
 
     @property
     def counters(self) -> dict[str, int]:
@@ -317,10 +292,8 @@ class Server:
         self._context = zmq.Context()
         try:
             self._local.open(self._context)
-            if self._listener is not None:
-                self._listener.open(self._context)
             self._local.write_connection()
-        except (FolderError, KeysUnusable):
+        except FolderError:
             self._context.destroy(linger=0)
             raise
         self._thread = threading.Thread(target=self._run, name="esper-wire", daemon=True)
@@ -336,15 +309,11 @@ class Server:
                 logger.error("the wire did not close within %d s; leaving it behind", CLOSE_SECONDS)
         else:
             self._journal.close()
-            if self._listener is not None:
-                self._listener.close()
 
     def _run(self) -> None:
         poller = zmq.Poller()
         for socket in (self._local.ev, self._local.qry, self._local.ctl):
             poller.register(socket, zmq.POLLIN)
-        if self._listener is not None:
-            self._listener.register(poller)
         while not self._closing.is_set():
             if not self.faults.attempt("turn", self._take_turn, poller):
                 time.sleep(TICK_SECONDS)
@@ -357,7 +326,7 @@ class Server:
         Returns:
             Whether it could wait.
         """
-        attempt, local, listener = self.faults.attempt, self._local, self._listener
+        attempt, local = self.faults.attempt, self._local
         wait = max(0.0, self._next_tick - time.monotonic())
         events = attempt("poll", poller.poll, math.ceil(wait * 1000))
         ready = dict(events or ())
@@ -367,8 +336,6 @@ class Server:
             attempt("qry", self._serve_requests, "qry", local.qry, _peer_on_qry)
         if local.ev in ready or events is None:
             attempt("subscriptions", self._subscriber_counts.update, local.ev)
-        if listener is not None:
-            self._serve_listener(listener)
         before, self._num_subscribers = self._num_subscribers, self.subscribers
         if self._num_subscribers > before:
             self._next_heartbeat = 0.0
@@ -400,17 +367,6 @@ class Server:
         elif self._displacement is None and before is not None:
             logger.warning("the run's folder %s is back", self.run.path)
 
-    def _serve_listener(self, listener: TcpListener) -> None:
-        """Serve TCP, after reading the allow-list: it counts for every message that waits."""
-        attempt = self.faults.attempt
-        again, self._reload = self._reload, False
-        attempt("connections", listener.connections.update)
-        attempt("keys", listener.reload_keys, again)
-        attempt("tcp ev", listener.restore)
-        attempt("authenticate", listener.authenticate)
-        for name, socket in listener.routers:
-            attempt(f"tcp {name}", self._serve_requests, name, socket, listener.peer)
-
     def _say_bye(self) -> None:
         while self.faults.attempt("publish", self._publisher.tick):
             pass
@@ -421,8 +377,6 @@ class Server:
         self.faults.attempt("close journal", self._journal.close)
         self.faults.attempt("close sockets", self._context.destroy, sockets.LINGER_MS)
         self.faults.attempt("remove sockets", self._local.remove)
-        if self._listener is not None:
-            self._listener.close()
 
     def _serve_requests(
         self, name: Socket, socket: zmq.Socket[bytes], peer: Callable[[zmq.Frame], Peer]
@@ -434,7 +388,8 @@ class Server:
             if not is_waiting(socket):
                 return
             message = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            frames, who = [frame.bytes for frame in message], peer(message[-1])
+            frames = [frame.bytes for frame in message]
+            who = _claimed(frames, peer(message[-1]))
             must_read = name == "qry" and self._replies.is_full(who)
             reply = self._handler.handle(name, frames, who, must_read=must_read)
             if reply is not None:
@@ -447,13 +402,11 @@ class Server:
         self.emitter.emit(event)
 
     def _send_event(self, frames: Frames) -> None:
-        """Send by each transport alone: where one fails, its readers replay what they miss."""
+        """Where it fails, readers replay what they miss."""
         self.faults.attempt("send", self._local.ev.send_multipart, frames, zmq.NOBLOCK)
-        if self._listener is not None:
-            self.faults.attempt("tcp send", self._listener.send, frames)
 
     def _send_view(self) -> None:
-        watched = self._count_subscribers(VIEW_TOPIC) > 0
+        watched = self._subscriber_counts[VIEW_TOPIC] > 0
         lines, windows = self._publisher.view.take(watched=watched)
         if lines and watched:
             now = time.time_ns() // 1000
@@ -485,6 +438,17 @@ def _peer_on_ctl(frame: zmq.Frame) -> Peer:
 def _peer_on_qry(frame: zmq.Frame) -> Peer:
     peer = Peer.parse(_address(frame), "admin")
     return peer if peer.uid == os.getuid() else replace(peer, role="viewer")
+
+
+def _claimed(frames: list[bytes], peer: Peer) -> Peer:
+    """Whose a message is that a gateway passes on; a claim that cannot be read is nobody's."""
+    if peer.role != "admin" or len(frames) < 2:
+        return peer
+    try:
+        claim = Claim.decode(frames[1])
+    except msgspec.DecodeError:
+        return Peer()
+    return peer if claim is None else claim.peer
 
 
 def _address(frame: zmq.Frame) -> str:

@@ -1,6 +1,6 @@
-"""CURVE keys on the disk, for daemons that listen on TCP.
+"""CURVE keys on the disk, for gateways on TCP.
 
-<config>/server.key                    this machine's own pair, of all its daemons
+<config>/server.key                    this machine's own pair, of all its gateways
 <config>/keys/<name>.key               a client's pair and the public key of the server it is for
 <config>/authorized_clients.d/<name>.pub   who may connect to this machine, and in which role
 
@@ -272,7 +272,7 @@ class AllowList:
         return sorted((name, s.st_ino, s.st_mtime_ns, s.st_size, s.st_mode) for name, s in found)
 
     def authorize(self, name: str, public: str, role: Role) -> None:
-        """Let a key in, or give it another role; at once for daemons that run.
+        """Let a key in, or give it another role; at once for gateways that run.
 
         Raises:
             KeysUnusable: not a name or a key, or the key is authorized under another name.
@@ -288,7 +288,7 @@ class AllowList:
         self.clients[public] = Authorized(name, public, role)
 
     def revoke(self, name: str) -> Authorized | None:
-        """Let a key in no longer, at once for daemons that run; gives it, None where it is not authorized.
+        """Let a key in no longer, at once for gateways that run; gives it, None where it is not authorized.
 
         Raises:
             KeysUnusable: its file cannot be removed.

@@ -20,6 +20,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from esper_overwatch import connect
+from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.journal.damage import DamageReport
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.journal.segments import SegmentFolder
@@ -271,6 +273,22 @@ def stop_reading(scene: Scene) -> str:
     return f"{2 * count} subscribers and {count} askers that never read"
 
 
+def kill_gateway(scene: Scene) -> str:
+    """What serves; the command starts another."""
+    gateway, address = psutil.Process(scene.victim.gateway.pid), f"tcp://127.0.0.1:{scene.victim.port}"
+    before = scene.victim.pid
+
+    def answers() -> bool:
+        with contextlib.suppress(EsperError), connect(address, key="watcher") as run:
+            return bool(run.status()["pid"] == before)
+        return False
+
+    for child in gateway.children():
+        child.kill()
+    until("a killed gateway serves again", answers)
+    return "by SIGKILL"
+
+
 def jump_clock(scene: Scene) -> str:
     """In a boot of its own, since libfaketime makes training several times slower."""
     scene.victim.kill()
@@ -317,5 +335,6 @@ FAULTS = (
     Fault("garbage", send_garbage, "it is refused and counted"),
     Fault("flood", flood, "clients are let in"),
     Fault("silent readers", stop_reading, "nobody else waits, memory is bounded"),
+    Fault("gateway killed", kill_gateway, "it serves again, the run has not noticed"),
     Fault("clock jump", jump_clock, "nothing depends on the wall clock", "clock"),
 )

@@ -154,7 +154,7 @@ class Victim:
         Args:
             fake_clock: its wall clock is ahead by what `Site.clock` says; this slows it down.
         """
-        own = (f"wire.listen=tcp://127.0.0.1:{self.port}", "journal.segment_bytes=65536")
+        own = ("journal.segment_bytes=65536",)
         sets = [word for item in (*TRAINING, *own) for word in ("--set", item)]
         environment = dict(self.site.environment)
         if fake_clock:
@@ -173,8 +173,22 @@ class Victim:
                 stdout=errors,
                 stderr=errors,
             )
+        if self.boots == 0:
+            self._start_gateway()
         self.boots += 1
         until("a started daemon trains", lambda: self.status().get("state") == "TRAINING")
+
+    def _start_gateway(self) -> None:
+        """It serves all boots, so nothing waits for it here."""
+        address = f"tcp://127.0.0.1:{self.port}"
+        with (self.site.folder / "gateway.err").open("ab") as errors:
+            self.gateway = subprocess.Popen(
+                [sys.executable, "-m", "esper_overwatch.trainer", "gateway", NAME, "--listen", address],
+                env=self.site.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+            )
 
     def status(self) -> dict[str, Any]:
         """Its answer; empty where it cannot be reached at present.

@@ -108,6 +108,11 @@ class House:
         eventually(answers)
         return process
 
+    def serve_tcp(self, name: str, address: str) -> None:
+        """Start a gateway in a child process."""
+        words = [sys.executable, "-m", "esper_overwatch.trainer", "gateway", name, "--listen", address]
+        self.processes.append(subprocess.Popen(words, env=self.environment, text=True))
+
     def run_folder(self, name: str) -> Path:
         return self.home / "runs" / name
 

@@ -33,17 +33,6 @@ def test_a_typo_in_a_file_names_file_and_key(house: House, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_refused_listen_leaves_no_run_folder(house: House) -> None:
-    house.environment["XDG_CONFIG_HOME"] = str(house.home / "config")
-    result = house.daemon("start", "x", "--set", "wire.listen=tcp://127.0.0.1:39811")
-    assert result.returncode == 10
-    assert "esper-daemon keys new" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-    assert not house.run_folder("x").exists()
-    assert house.ask("list", "--all") == []
-
-
-@pytest.mark.slow
 def test_a_folder_that_cannot_be_written(house: House, tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("not a folder")

@@ -74,7 +74,8 @@ def test_interrupt_leaves_complete_files_over_tcp(house: House, tmp_path: Path) 
     house.environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")
     address = f"tcp://127.0.0.1:{free_ports(3)}"
     assert house.daemon("keys", "new", "looker", "--role", "viewer").returncode == 0
-    house.spawn("far", "--set", f"wire.listen={address}")
+    house.spawn("far")
+    house.serve_tcp("far", address)
     follower = follow(house, address, tmp_path / "live")
     eventually(lambda: scalars_in(tmp_path / "live").get("round/accuracy_mean"))
     follower.send_signal(signal.SIGINT)

@@ -68,7 +68,8 @@ def test_viewer_over_tcp_reads_and_may_not_steer(house: House, tmp_path: Path) -
     house.environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")
     address = f"tcp://127.0.0.1:{free_ports(3)}"
     assert house.daemon("keys", "new", "looker", "--role", "viewer").returncode == 0
-    house.spawn("far", "--set", f"wire.listen={address}", *STEADY)
+    house.spawn("far", *STEADY)
+    house.serve_tcp("far", address)
 
     async def talk() -> None:
         async with Client(server(house, address, "--allow-control")) as client:

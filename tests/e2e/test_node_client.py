@@ -98,7 +98,8 @@ def test_a_client_in_node_needs_one_port_and_key(house: House, client: list[str]
     for role in ("viewer", "operator"):
         assert house.daemon("keys", "new", role, "--role", role).returncode == 0
     port = free_ports(3)
-    house.spawn("foreign", "--set", f"wire.listen=tcp://0.0.0.0:{port}")
+    house.spawn("foreign")
+    house.serve_tcp("foreign", f"tcp://0.0.0.0:{port}")
 
     def arguments(role: str) -> tuple[str, ...]:
         key = house.home.parent / "esper" / "keys" / f"{role}.key"

@@ -77,7 +77,7 @@ def test_refused_resume_leaves_the_configuration_alone(house: House) -> None:
     for words in (
         ("--seed", "5"),
         ("--checkpoint", "nosuch", "--set", "telemetry.level=DEBUG"),
-        ("--set", "wire.listen=tcp://192.0.2.1:5555"),
+        ("--set", "metrics.listen=192.0.2.1:5555", "--set", "metrics.allow_unauthenticated=true"),
     ):
         refused = house.daemon("start", "--resume", "r", "--rounds", "2", *words)
         assert refused.returncode == 10, refused.stderr

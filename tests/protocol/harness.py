@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import psutil
 from esper_overwatch.protocol.client.items import Item, LinkChanged, Reset
 from esper_overwatch.protocol.client.subscriber import Subscriber
 from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.gateway import Gateway
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.server.server import Server
@@ -56,6 +58,32 @@ def freeze(process: subprocess.Popen[Any]) -> None:
     """Stop a process, and be sure that it has stopped."""
     process.send_signal(signal.SIGSTOP)
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+
+
+@contextmanager
+def serving(address: str, run: str | None = "alpha") -> Iterator[Gateway]:
+    """A gateway in a thread."""
+    gateway, is_over = Gateway(run, address), threading.Event()
+    thread = threading.Thread(target=gateway.serve, args=(is_over.is_set,))
+    thread.start()
+    try:
+        yield gateway
+    finally:
+        is_over.set()
+        thread.join()
+        gateway.close()
+
+
+@contextmanager
+def gateway_process(address: str, run: str = "alpha") -> Iterator[psutil.Process]:
+    """The command; its child serves."""
+    words = [sys.executable, "-m", "esper_overwatch.trainer", "gateway", run, "--listen", address]
+    process = subprocess.Popen(words)
+    try:
+        yield psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait()
 
 
 class Reader:

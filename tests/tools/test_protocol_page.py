@@ -10,7 +10,7 @@ from esper_overwatch.protocol.journal import writer as journal
 from esper_overwatch.protocol.messages.commands import METHODS
 from esper_overwatch.protocol.messages.events import EVENTS
 from esper_overwatch.protocol.runs import Connection
-from esper_overwatch.protocol.server import rate_limiter, tcp_connections
+from esper_overwatch.protocol.server import rate_limiter
 from esper_overwatch.protocol.server.command_registry import MAX_ENDED
 from esper_overwatch.protocol.server.emitter import MAX_QUEUED
 from esper_overwatch.protocol.server.mailbox import MAX_MAILBOX_COMMANDS
@@ -65,8 +65,6 @@ def test_the_limits_told_are_those_in_force() -> None:
         MAX_REMEMBERED,
         int(REMEMBERED_SECONDS),
         MAX_ENDED,
-        tcp_connections.MAX_CONNECTIONS,
-        tcp_connections.MAX_UNPROVEN,
         rate_limiter.MAX_CONNECTIONS,
         int(REQUESTS_PER_SECOND),
         int(BURST_REFUSALS),

@@ -1,4 +1,4 @@
-"""`esper-daemon keys`: who may connect to daemons of this machine over TCP."""
+"""`esper-daemon keys`: who may connect to gateways of this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group()
 def keys() -> None:
-    """Keys for daemons that listen on TCP (--set wire.listen=tcp://HOST:PORT).
+    """Keys for gateways (`esper-daemon gateway --listen tcp://HOST:PORT`).
 
     A viewer may watch, an operator may steer as well, an admin may do everything. Over ssh no keys
     are needed.
@@ -56,7 +56,7 @@ def new(name: str, role: Role | None, server: str | None) -> None:
 @click.argument("public", required=False)
 @click.option("--role", type=_ROLE, required=True)
 def authorize(name: str, public: str | None, role: Role) -> None:
-    """Authorize NAME, or change its role; running daemons follow at once."""
+    """Authorize NAME, or change its role; running gateways follow at once."""
     allowed = AllowList()
     known = next((one.public for one in allowed.clients.values() if one.name == name), None)
     if public is None and known is None:

@@ -20,6 +20,7 @@ from .data import data
 from .diff import diff
 from .doctor import doctor
 from .export import export
+from .gateway import gateway
 from .keys import keys
 from .mcp import mcp
 from .output import PROGRAM, ErrorGroup
@@ -39,7 +40,21 @@ def main() -> None:
     """
 
 
-_OTHERS = (checkpoints, compare, data, diff, doctor, export, mcp, policy, query, sweep, tensorboard, keys)
+_OTHERS = (
+    checkpoints,
+    compare,
+    data,
+    diff,
+    doctor,
+    export,
+    gateway,
+    mcp,
+    policy,
+    query,
+    sweep,
+    tensorboard,
+    keys,
+)
 for _command in (*start.COMMANDS, *control.COMMANDS, *journal.COMMANDS, *_OTHERS, completion):
     main.add_command(_command)
 main.in_folder = frozenset(

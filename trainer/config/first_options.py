@@ -26,7 +26,6 @@ FIRST_OPTIONS: dict[str, tuple[str, ...]] = {
         "checkpoint.every_seconds",
         "checkpoint.keep",
         "metrics.listen",
-        "wire.listen",
     ),
 }
 """Keys by heading; thirty at most, so that they fit on a screen or two."""

@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect as mi
 
-from esper_overwatch.protocol.codec.addresses import endpoints_of, parse_host_port
+from esper_overwatch.protocol.codec.addresses import parse_host_port
 from esper_overwatch.protocol.codec.text import is_utf8
-from esper_overwatch.protocol.errors import BadName, EsperError, KeysUnusable
+from esper_overwatch.protocol.errors import BadName, EsperError
 
 from . import presets
 from .anomaly_options import configured_thresholds
@@ -402,11 +402,6 @@ def _check_addresses(config: Config) -> None:
             parse_host_port(config.metrics.listen)
     except BadName as error:
         raise ConfigError(f"metrics.listen: {error}") from None
-    try:
-        if config.wire.listen:
-            endpoints_of(config.wire.listen)
-    except KeysUnusable as error:
-        raise ConfigError(f"wire.listen: {error}") from None
 
 
 def _check_policy(config: Config) -> None:

@@ -21,7 +21,6 @@ from .service_options import (
     MetricsConfig,
     ProfilerConfig,
     TelemetryConfig,
-    WireConfig,
 )
 from .task_options import TaskConfig
 
@@ -59,5 +58,4 @@ class Config(Section, frozen=True):
     profiler: ProfilerConfig = field(default_factory=ProfilerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
-    wire: WireConfig = field(default_factory=WireConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)

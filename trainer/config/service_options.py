@@ -100,16 +100,6 @@ class JournalConfig(Section, frozen=True):
     ] = 0
 
 
-class WireConfig(Section, frozen=True):
-    listen: Annotated[
-        str,
-        Meta(
-            pattern=r"^(tcp://.+)?$(?!\n)",
-            description="Address tcp://HOST:PORT at which authorized keys may connect; empty = no TCP port",
-        ),
-    ] = ""
-
-
 class MetricsConfig(Section, frozen=True):
     listen: Annotated[
         str,

@@ -408,9 +408,8 @@ class Daemon:
 
     def _on_hangup(self, log: IO[str], notifier: Notifier) -> None:
         reopen(self.run.log, log)
-        self.server.reload()
         notifier.reloaded()
-        message = "SIGHUP: the log is reopened, the keys are read again"
+        message = "SIGHUP: the log is reopened"
         self.server.emitter.emit(LogLine(level="INFO", logger=__name__, message=message))
 
     def _announce(self) -> None:
@@ -485,7 +484,6 @@ def _open_server(
         run,
         hello=hello,
         limits=limits,
-        listen=config.wire.listen,
         emitter=emitter,
         check=control.check,
         parameters=control.parameters.describe,

@@ -26,8 +26,6 @@ from msgspec import Struct
 from esper_overwatch.protocol.errors import FolderError, KeysUnusable, first_line
 from esper_overwatch.protocol.extras import install_command
 from esper_overwatch.protocol.machine.cgroup import count_cores, cpu_quota, memory
-from esper_overwatch.protocol.server.faults import Faults
-from esper_overwatch.protocol.server.tcp_listener import TcpListener
 from esper_overwatch.protocol.storage.folders import (
     EVENTS_FILE,
     MAX_SOCKET_PATH_BYTES,
@@ -224,7 +222,7 @@ def _remote() -> Iterator[MachineCheck]:
     else:
         yield MachineCheck("ok", "ssh", "--ssh can be used")
     if not config_folder().exists():
-        yield MachineCheck("ok", "keys", "none, so no daemon can listen on TCP; --ssh needs none")
+        yield MachineCheck("ok", "keys", "none, so no gateway can listen; --ssh needs none")
         return
     files = [config_folder() / "server.key", *sorted((config_folder() / "keys").glob("*.key"))]
     for path in (path for path in files if path.exists() or path.is_symlink()):
@@ -237,29 +235,6 @@ def _remote() -> Iterator[MachineCheck]:
         yield MachineCheck("warn", "keys", problem)
     names = ", ".join(f"{one.name} ({one.role})" for one in allowed.clients.values())
     yield MachineCheck("ok", "keys", f"authorized in {allowed.folder}: {names or 'none'}")
-    yield from _listen()
-
-
-def _listen() -> Iterator[MachineCheck]:
-    """Only where the environment asks for it: a configuration file is not known here."""
-    address = os.environ.get("ESPER_WIRE_LISTEN")
-    if not address:
-        return
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    listener = None
-    try:
-        listener = TcpListener(address, Faults().attempt)
-        listener.open(context)
-    except KeysUnusable as error:
-        yield MachineCheck(
-            "FAIL", "listen", str(error), "another port, or esper-daemon keys new NAME --role ROLE"
-        )
-    else:
-        yield MachineCheck("ok", "listen", f"{address} and the next two ports can be bound")
-    finally:
-        context.destroy(linger=0)
-        if listener is not None:
-            listener.close()
 
 
 def _torch() -> Iterator[MachineCheck]:

@@ -331,8 +331,6 @@ def _add_wire(families: Families, server: Server, totals: RunTotals) -> None:
         "Commands by what became of them since the daemon started; an accepted one is done or failed later."
     )
     families.counters("commands_total", about, ("outcome",), dict(totals.commands))
-    about = "Connections over TCP that were turned away since the daemon started; absent without wire.listen."
-    families.counter("connections_denied_total", about, server.num_denied)
     about = "Steps of the I/O thread that failed since the daemon started; status names them."
     families.counter("wire_faults_total", about, sum(dict(server.faults.counts).values()))
     families.gauge("wire_failing_steps", "Steps of the I/O thread that fail now.", len(server.faults.current))

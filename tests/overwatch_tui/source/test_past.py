@@ -35,7 +35,7 @@ from tests.overwatch_tui import harness, journal
 from tests.overwatch_tui.harness import ListFeed, draw, in_loop, panel_inputs
 from tests.overwatch_tui.test_app import LARGE, SMALL, press, shown
 from tests.overwatch_tui.test_moments import clock, walk
-from tests.protocol.harness import until
+from tests.protocol.harness import serving, until
 from tests.protocol.sshd import free_ports
 
 ENVS = 4
@@ -62,10 +62,11 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def server(address: str) -> Iterator[Server]:
-    server = Server(RunFolder.claim("alpha"), hello={}, listen=address)
+    server = Server(RunFolder.claim("alpha"), hello={})
     server.start()
     server.set_state("TRAINING")
-    yield server
+    with serving(address):
+        yield server
     server.close()
     server.run.release()
 

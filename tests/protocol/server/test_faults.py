@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 
 from esper_overwatch import connect
-from esper_overwatch.protocol.codec.zmq_options import terminate_context
 from esper_overwatch.protocol.errors import FolderError
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.messages import events as ev
@@ -22,19 +19,15 @@ from esper_overwatch.protocol.server import faults as faults_module
 from esper_overwatch.protocol.server import server as server_module
 from esper_overwatch.protocol.server.faults import Faults
 from esper_overwatch.protocol.server.server import Server
-from esper_overwatch.protocol.storage.keys import AllowList, client_pair, make_client
 from tests.protocol.harness import Reader, until
 from tests.protocol.raw import Raw
-from tests.protocol.sshd import free_ports
 
 
 @pytest.fixture
-def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A server on Unix sockets and on TCP, for one key."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server that beats often."""
     monkeypatch.setattr(server_module, "HEARTBEAT_SECONDS", 0.2)
-    make_client("laptop", server=None, role="viewer")
-    server = Server(RunFolder.claim("alpha"), hello={}, listen=f"tcp://127.0.0.1:{free_ports(3)}")
+    server = Server(RunFolder.claim("alpha"), hello={})
     server.start()
     server.set_state("TRAINING")
     yield server
@@ -63,18 +56,6 @@ STEPS: dict[str, Callable[[Server], tuple[object, str]]] = {
     "view": lambda server: (server, "_send_view"),
     "leases": lambda server: (server._immediate.leases, "expire"),
     "heartbeat": lambda server: (server, "_send_heartbeat"),
-    "serve tcp": lambda server: (server, "_serve_listener"),
-    "connections": lambda server: (server._listener.connections, "update"),  # type: ignore[union-attr]
-    "read keys": lambda _: (AllowList, "reload"),
-    "look for keys": lambda _: (os, "scandir"),
-    "list keys": lambda _: (os, "listdir"),
-    "tcp ev": lambda server: (server._listener, "restore"),
-    "authenticate": lambda server: (server._listener, "authenticate"),
-    "one handshake": lambda server: (server._listener, "_authenticate"),
-    "tcp send": lambda server: (server._listener, "send"),
-    "tcp take over": lambda server: (server._listener._events, "_take_over"),  # type: ignore[union-attr]
-    "tcp subscriptions": lambda server: (server._listener._events, "_note_subscriptions"),  # type: ignore[union-attr]
-    "tcp forward": lambda server: (server._listener._events, "_forward"),  # type: ignore[union-attr]
 }
 
 
@@ -89,7 +70,7 @@ def fail_in_wire(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> l
     ]
 
     def fail(*args: Any, **more: Any) -> Any:
-        if threading.current_thread().name in ("esper-wire", "esper-events") and errors:
+        if threading.current_thread().name == "esper-wire" and errors:
             raise errors.pop()
         return real(*args, **more)
 
@@ -99,24 +80,21 @@ def fail_in_wire(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> l
 
 @pytest.mark.parametrize("step", STEPS)
 def test_failing_step_ends_neither_thread_nor_service(
-    listening: Server, monkeypatch: pytest.MonkeyPatch, reader: Callable[..., Reader], step: str
+    failing: Server, monkeypatch: pytest.MonkeyPatch, reader: Callable[..., Reader], step: str
 ) -> None:
-    errors = fail_in_wire(monkeypatch, *STEPS[step](listening))
+    errors = fail_in_wire(monkeypatch, *STEPS[step](failing))
     sent = 0
 
     def is_over() -> bool:
         """Give each step something to do until it has failed in all ways."""
         nonlocal sent
         sent += 1
-        listening.emitter.emit(ev.RoundStarted(rounds=sent))
-        listening.reload()
+        failing.emitter.emit(ev.RoundStarted(rounds=sent))
         with Raw("alpha") as raw:
             dealer = raw.open(zmq.DEALER, "qry")
             dealer.send_multipart([b"", b'{"jsonrpc":"2.0","id":"0","method":"ping"}'])
             raw.subscribe(b"none")
             dealer.poll(20)
-            if step == "one handshake":
-                greet(listening._listener.address)  # type: ignore[union-attr]
         return not errors
 
     until(is_over)
@@ -124,46 +102,15 @@ def test_failing_step_ends_neither_thread_nor_service(
     one.read(lambda: one.subscriber.state == "live")
     for _ in range(20):
         sent += 1
-        listening.emitter.emit(ev.RoundStarted(rounds=sent))
+        failing.emitter.emit(ev.RoundStarted(rounds=sent))
     one.read(lambda: any(e.type == "round.started" and e.data.rounds == sent for e in one.events))
-    address = listening._listener.address  # type: ignore[union-attr]
-    with connect("alpha") as local, connect(address, key="laptop") as remote:
+    with connect("alpha") as local:
         until(lambda: local.status()["wire"]["failing"] == {})
-        assert remote.status()["wire"]["failing"] == {}
-    listening.close()
-    assert listening.error is None
-    events = [e for e in read(listening.run.events) if e.stream == "life"]
+    failing.close()
+    assert failing.error is None
+    events = [e for e in read(failing.run.events) if e.stream == "life"]
     assert [e.seq for e in events] == list(range(1, len(events) + 1))
     assert [e.data.rounds for e in events if e.type == "round.started"] == list(range(1, sent + 1))
-
-
-def greet(address: str) -> None:
-    """Begin a handshake with a key that is authorized; libzmq may hold its context until it has ended."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    _, pair = client_pair("laptop")
-    socket = context.socket(zmq.DEALER)
-    socket.set(zmq.CURVE_SERVERKEY, pair.server.encode())
-    socket.set(zmq.CURVE_PUBLICKEY, pair.public.encode())
-    socket.set(zmq.CURVE_SECRETKEY, pair.secret.encode())
-    socket.connect(address)
-    socket.poll(20)
-    socket.close(linger=0)
-    terminate_context(context, patience_seconds=0.0)
-
-
-def test_keys_stay_valid_while_they_cannot_be_read(
-    listening: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Out of file numbers nobody is revoked: the list that was read last counts."""
-
-    def full(*_: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr("pathlib.Path.read_bytes", full)
-    listening.reload()
-    until(lambda: listening.faults.counts["keys"])
-    assert listening.listening is not None
-    assert listening.listening["authorized"] == 1
 
 
 def test_faults_are_counted_and_logged_once_a_minute(

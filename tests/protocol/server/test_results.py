@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,10 +13,8 @@ from esper_overwatch.protocol.messages.events import Anomaly, Mark
 from esper_overwatch.protocol.messages.results import Accepted
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server.server import Server
-from esper_overwatch.protocol.storage.keys import make_client
 from tests.protocol.harness import until
 from tests.protocol.raw import Raw
-from tests.protocol.sshd import free_ports
 from tests.protocol.values import NEEDED, assert_fits
 
 QUERIES = [m.name for m in METHODS.values() if m.socket == "qry"]
@@ -33,14 +30,11 @@ HELLO = {"task": "digits", "config": {"envs": {"count": 2}}, "execution": {"grou
 
 
 @pytest.fixture
-def listening(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
-    """A server on Unix sockets and TCP that has a command, an event and a lease to tell of."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    make_client("laptop", server=None, role="operator")
+def told() -> Iterator[Server]:
+    """A server that has a command, an event and a lease to tell of."""
     server = Server(
         RunFolder.claim("alpha"),
         hello=HELLO,
-        listen=f"tcp://127.0.0.1:{free_ports(3)}",
         parameters=lambda: {"ppo.learning_rate": PARAMETER},
     )
     server.start()
@@ -53,7 +47,7 @@ def listening(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve
 
 
 @pytest.mark.parametrize("method", QUERIES)
-def test_answer_to_a_query_is_of_its_type(listening: Server, method: str) -> None:
+def test_answer_to_a_query_is_of_its_type(told: Server, method: str) -> None:
     with Raw() as raw:
         lease = raw.ask("ctl", "lease.acquire", id="x")[0]
         assert lease["result"]["state"] == "done"
@@ -80,20 +74,12 @@ def test_accepted_command_is_answered_as_the_schema_says(server: Server) -> None
         assert_fits(raw.ask("ctl", "pause")[0]["result"], Accepted)
 
 
-def test_endpoints_are_told_by_every_door(listening: Server) -> None:
-    connection = json.loads(listening.run.connection.read_bytes())
+def test_endpoints_are_told_by_every_door(told: Server) -> None:
+    connection = json.loads(told.run.connection.read_bytes())
     with Raw() as raw:
         hello, status = (raw.ask("qry", name)[0]["result"] for name in ("hello", "status"))
     assert hello["endpoints"] == status["endpoints"]
-    assert hello["endpoints"] == {"ipc": connection["endpoints"], "tcp": connection["tcp"]}
-    ports = [int(connection["tcp"][name].rpartition(":")[2]) for name in ("qry", "ctl", "ev")]
-    assert [port - ports[0] for port in ports] == [0, 1, 2]
-
-
-def test_without_tcp_no_endpoint_of_it_is_told(server: Server) -> None:
-    with Raw() as raw:
-        assert raw.ask("qry", "hello")[0]["result"]["endpoints"]["tcp"] is None
-    assert json.loads(server.run.connection.read_bytes())["tcp"] is None
+    assert hello["endpoints"] == {"ipc": connection["endpoints"]}
 
 
 @pytest.mark.parametrize("method", ["hello", "status"])

@@ -20,7 +20,7 @@ from esper_overwatch.protocol.server import publisher
 from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.storage.keys import make_client
 from esper_overwatch.trainer.cli.main import main
-from tests.protocol.harness import until
+from tests.protocol.harness import serving, until
 from tests.protocol.sshd import free_ports
 
 KEEP_BYTES = 8_000
@@ -41,7 +41,7 @@ def server(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A run of which the memory holds little and whose oldest segments are gone."""
     monkeypatch.setattr(publisher, "MAX_RING_EVENTS", 300)
     limits = JournalLimits(segment_bytes=60_000, keep_bytes=KEEP_BYTES)
-    server = Server(RunFolder.claim("alpha"), hello={}, listen=address, limits=limits)
+    server = Server(RunFolder.claim("alpha"), hello={}, limits=limits)
     server.start()
     server.set_state("TRAINING")
     for n in range(3_000):
@@ -53,7 +53,8 @@ def server(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         if n % 500 == 0:
             assert server.flush(60.0)
     assert server.flush(60.0)
-    yield server
+    with serving(address):
+        yield server
     server.close()
     server.run.release()
 
@@ -147,7 +148,6 @@ def test_tail_follows_to_the_end(server: Server, address: str) -> None:
 def test_a_key_that_is_not_let_in_is_one_line(server: Server, address: str) -> None:
     revoked = call("keys", "revoke", "stranger")
     assert revoked.exit_code == 0, revoked.output
-    until(lambda: server.listening is not None and server.listening["authorized"] == 1)
     result = call("tail", address, "--key", "stranger")
     assert result.exit_code == 4
     assert result.output.count("\n") == 1

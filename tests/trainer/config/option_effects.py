@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import socket
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -222,15 +220,6 @@ def checks_of(gate: str) -> Callable[[Start], set[str]]:
         return {name for row in rows for name in row["checks"]}
 
     return checks
-
-
-def listening(folder: Path, pid: int) -> dict[str, Any]:
-    """Whether the TCP ports of the wire accept connections."""
-    endpoints = json.loads((folder / "connection.json").read_bytes())["tcp"] or {}
-    for url in endpoints.values():
-        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=300):
-            pass
-    return {"ports": len(endpoints)}
 
 
 def scraped(folder: Path, pid: int) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from esper_overwatch.protocol.messages.vocabulary import Stage
 from esper_overwatch.trainer.config.anomaly_options import SIGNALS, WAITING
-from tests.protocol.sshd import free_ports
 
 from .forked_starts import Start
 from .option_effects import (
@@ -24,7 +23,6 @@ from .option_effects import (
     debug_epochs,
     grows,
     limits_of,
-    listening,
     longest_stay,
     measured,
     periodic,
@@ -339,7 +337,6 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "journal.segment_seconds": Flip("1", grows(closed_segments), with_=LOADED),
     "journal.keep_bytes": Flip("1", shrinks(closed_segments), with_=SMALL_SEGMENTS),
     # Who may listen.
-    "wire.listen": Flip(f"tcp://127.0.0.1:{free_ports(3)}", sees(ports=3), "endless", look=listening),
     "metrics.listen": Flip("127.0.0.1:0", sees(addresses=1), "endless", look=scraped),
     "metrics.allow_unauthenticated": Flip(
         "true", sees(addresses=1), look=scraped, with_=("metrics.listen=0.0.0.0:0", "rounds=0")

@@ -192,21 +192,6 @@ def _accepts(*sets: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "where", ["nosuch", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65534", "::1:5555", "*:*", "a b:1"]
-)
-def test_listening_where_no_port_can_be_is_refused(where: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^wire\.listen: 'tcp://.*' is not an address; write tcp://HOST:PORT"
-    ):
-        load(sets=[f"wire.listen=tcp://{where}"])
-
-
-def test_every_form_of_address_can_be_listened_on() -> None:
-    for where in ("", "tcp://127.0.0.1:5555", "tcp://*:65533", "tcp://[::1]:5555", "tcp://eth0:1"):
-        assert load(sets=[f"wire.listen={where}"]).wire.listen == where
-
-
 def test_a_dataset_named_beside_a_mixture_is_refused() -> None:
     for preset, sets in (("mixture", ["task.dataset=digits"]), (None, ["task.dataset=digits"])):
         with pytest.raises(ConfigError, match=r"task\.dataset = digits: hosts learn task\.mixture = digits,"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from esper_overwatch.protocol.extras import install_command
 from esper_overwatch.protocol.storage.keys import make_client
 from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.doctor import machine
-from tests.protocol.sshd import free_ports
 
 
 @pytest.fixture(autouse=True)
@@ -148,16 +146,6 @@ def test_keys_that_others_can_read_fail(tmp_path: Path, monkeypatch: pytest.Monk
     found = keys(monkeypatch, tmp_path)
     assert [row[0] for row in found if row[1] == "keys"] == ["FAIL", "FAIL", "warn", "ok"]
     assert "chmod 600" in found[1][2]
-
-
-def test_an_address_to_listen_on_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    make_client("laptop", server=None, role="operator")
-    port = free_ports(3)
-    monkeypatch.setenv("ESPER_WIRE_LISTEN", f"tcp://127.0.0.1:{port}")
-    assert keys(monkeypatch, tmp_path)[-1][:2] == ("ok", "listen")
-    with socket.create_server(("127.0.0.1", port + 1)):
-        assert keys(monkeypatch, tmp_path)[-1][:2] == ("FAIL", "listen")
 
 
 def test_no_ssh_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

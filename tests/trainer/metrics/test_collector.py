@@ -88,7 +88,6 @@ def observe(server: Server, totals: RunTotals, events: list[Any]) -> None:
 @pytest.fixture
 def families(server: Server, totals: RunTotals, monkeypatch: pytest.MonkeyPatch) -> list[Metric]:
     """All that there can be."""
-    monkeypatch.setattr(Server, "num_denied", 3)
     observe(server, totals, examples())
     totals.checkpoint_time = 1.0
     return list(RunCollector(server, totals).collect())

@@ -116,7 +116,7 @@ class Requests {
   }
 }
 
-/* The three endpoints: from the connection file, or from the one port that is known, by `hello`. */
+/* The three endpoints: from the connection file, or the port that is known and the next two. */
 async function locate() {
   if (options.connection) {
     for (;;) {
@@ -130,16 +130,9 @@ async function locate() {
     }
   }
   const keys = JSON.parse(fs.readFileSync(options.key, "utf8"));
-  const host = /^tcp:\/\/(.*):\d+$/.exec(options.tcp)[1];
-  const qry = new Requests(options.tcp, keys);
-  try {
-    const { endpoints } = await qry.hello();
-    const reachable = (endpoint) => endpoint.replace(/\/\/(\*|0\.0\.0\.0|\[::\]):/, `//${host}:`);
-    const found = Object.entries(endpoints.tcp).map(([name, endpoint]) => [name, reachable(endpoint)]);
-    return { endpoints: Object.fromEntries(found), keys };
-  } finally {
-    qry.close();
-  }
+  const [, host, port] = /^(tcp:\/\/.*:)(\d+)$/.exec(options.tcp);
+  const endpoints = { qry: options.tcp, ctl: host + (Number(port) + 1), ev: host + (Number(port) + 2) };
+  return { endpoints, keys };
 }
 
 const splitLines = (frame) => (frame && frame.length ? frame.toString().split("\n") : []);
