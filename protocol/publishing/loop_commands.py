@@ -19,6 +19,7 @@ from esper_overwatch.protocol.server.server import Server
 PARAMETER_TYPES: tuple[type, ...] = (bool, int, float, str)
 MAX_COMMANDS = 64
 MAX_PARAMETER_CHARACTERS = 1024
+MAX_HELP_CHARACTERS = 1024
 _COMMAND_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
 _STANDARD = ("stop", "checkpoint")
 """Commands of a training that a loop may ask for without registering them: they have its parameters."""
@@ -125,6 +126,8 @@ class LoopCommands:
             )
         if name in _ALWAYS or name in _PAUSE:
             raise PublishError(f"{name} cannot be registered: every run has it (pause: run.pause_point)")
+        if len(help_) > MAX_HELP_CHARACTERS:
+            raise PublishError(f"{name}: a help of {len(help_)} characters, of at most {MAX_HELP_CHARACTERS}")
         fields = [(key, *_field(name, key, value)) for key, value in parameters.items()]
         params: Any = msgspec.defstruct(
             f"{name}_params", fields, bases=(Params,), frozen=True, forbid_unknown_fields=True, kw_only=True
@@ -251,9 +254,10 @@ class LoopCommands:
 def _field(command: str, key: str, value: Any) -> tuple[Any, ...]:
     """Type of a parameter, and its default where it has one."""
     kind = value if isinstance(value, type) else type(value)
-    if kind not in PARAMETER_TYPES or key.startswith("_"):
+    if kind not in PARAMETER_TYPES or key.startswith("_") or not key.isidentifier():
         raise PublishError(
-            f"{command}: parameter {key} = {value!r:.80}: must be bool, int, float, str or a value of these"
+            f"{command}: parameter {key!r:.80} = {value!r:.80}: must be bool, int, float, str or a value of "
+            "these, and its name one of Python's"
         )
     annotation = Annotated[str, Meta(max_length=MAX_PARAMETER_CHARACTERS)] if kind is str else kind
     return (annotation,) if isinstance(value, type) else (annotation, value)

@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from numbers import Real
 from pathlib import Path
 from time import time_ns
@@ -217,6 +218,12 @@ class PublishedRun:
         """`log` of what it has not seen before, or of more than plain numbers."""
         self._require_live()
         step = check_step(step) if self.note is None else fit_step(step, self._step, self.note)
+        if len(values) > MAX_NAMES:
+            refusal = f"{len(values)} values in one log, of at most {MAX_NAMES}; log an array"
+            if self.note is None:
+                raise PublishError(refusal)
+            self.note("more values", refusal)
+            values = dict(islice(values.items(), MAX_NAMES))
         found = sort_values(values, self.note)
         self._take_names(found.numbers)
         self._kinds |= {type(number) for number in found.numbers.values() if isinstance(number, Real)}
@@ -292,6 +299,7 @@ class PublishedRun:
                 ended.
         """
         self._require_live()
+        text = str(text)
         if not 0 < len(text) <= MAX_NOTE_CHARACTERS:
             raise PublishError(f"a mark of {len(text)} characters: must have 1 to {MAX_NOTE_CHARACTERS}")
         self._emit(Mark(text=text, client=self.name, uid=os.getuid(), pid=os.getpid()))

@@ -231,9 +231,10 @@ def _take_sample(name: str, value: Any) -> ArraySample:
     if isinstance(shape, tuple) and hasattr(value, "reshape") and hasattr(value, "tolist"):
         return _sample_array(name, value, math.prod(shape))
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        size = _count(value, 0)
         flat: list[int | float] = []
-        _flatten(name, value, flat, 0)
-        return ArraySample(flat[:: _stride(len(flat))], len(flat))
+        _flatten(name, value, flat, _stride(size), 0, 0)
+        return ArraySample(flat, size)
     raise _refusal(name, value)
 
 
@@ -252,16 +253,39 @@ def _stride(size: int) -> int:
     return max(1, math.ceil(size / MAX_ARRAY_VALUES))
 
 
-def _flatten(name: str, values: Sequence[Any], flat: list[int | float], depth: int) -> None:
-    for value in values:
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _count(values: Sequence[Any], depth: int) -> int:
+    """Numbers in nested lists, whose elements are alike: a look at every number would hold the loop."""
+    if values and _is_list(values[0]) and depth < MAX_DEPTH:
+        return sum(_count(part, depth + 1) if _is_list(part) else 1 for part in values)
+    return len(values)
+
+
+def _flatten(
+    name: str, values: Sequence[Any], flat: list[int | float], stride: int, passed: int, depth: int
+) -> int:
+    """Sample every `stride`-th number.
+
+    Args:
+        passed: numbers that came before these.
+
+    Returns:
+        Numbers that came before what follows.
+    """
+    is_nested = bool(values) and _is_list(values[0])
+    for value in values if is_nested else values[-passed % stride :: stride]:
         if isinstance(value, Real):
             flat.append(float(value) if not isinstance(value, int) else as_number(value))
-        elif isinstance(value, Sequence) and not isinstance(value, str | bytes) and depth < MAX_DEPTH:
-            _flatten(name, value, flat, depth + 1)
+        elif _is_list(value) and depth < MAX_DEPTH:
+            passed = _flatten(name, value, flat, stride, passed, depth + 1)
         elif getattr(value, "shape", None) == ():
             flat.append(as_number(_take_number(name, value)))
         else:
             raise _refusal(name, value)
+    return passed if is_nested else passed + len(values)
 
 
 def _refusal(name: str, value: object) -> PublishError:

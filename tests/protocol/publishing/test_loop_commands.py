@@ -129,6 +129,10 @@ def test_names_that_are_not_free_are_refused(run: PublishedRun, name: str) -> No
 def test_parameters_have_simple_types(run: PublishedRun, value: Any) -> None:
     with pytest.raises(PublishError, match="must be bool, int, float"):
         run.command("save", what=value)
+    with pytest.raises(PublishError, match=r"'x y' = 1: .* its name one of Python's"):
+        run.command("save", **{"x y": 1})
+    with pytest.raises(PublishError, match="a help of 9999 characters, of at most 1024"):
+        run.command("save", help="h" * 9_999)
     run.command("save", what=1)
     with pytest.raises(PublishError, match="registered already"):
         run.command("save")

@@ -476,12 +476,19 @@ def test_large_values_are_bounded_and_counted(run: PublishedRun, monkeypatch: py
     assert lost > 0
 
 
+def test_more_values_than_names_are_cut(run: PublishedRun, caplog: pytest.LogCaptureFixture) -> None:
+    run.log({f"m{n}": n for n in range(10_500)}, step=0)
+    assert "10500 values in one log, of at most 10000" in caplog.text
+    assert [len(e.values) for e in logged(run, ev.Scalars)] == [10_000]
+
+
 def test_mark_is_on_the_timeline(strict_run: PublishedRun) -> None:
     run = strict_run
-    run.mark("learning rate halved")
+    for text in ("learning rate halved", 5):
+        run.mark(text)  # type: ignore[arg-type]
     with pytest.raises(PublishError, match="characters"):
         run.mark("")
-    assert [mark.text for mark in logged(run, ev.Mark)] == ["learning rate halved"]
+    assert [mark.text for mark in logged(run, ev.Mark)] == ["learning rate halved", "5"]
 
 
 def test_run_json_of_earlier_versions_is_a_training(run: PublishedRun) -> None:

@@ -188,3 +188,16 @@ def test_statistics_agree_with_the_whole_list(values: list[float]) -> None:
         assert found.mean is not None
         scale = max(float(max(map(abs, finite))), 1e-300)
         assert abs(found.mean - float(sum(finite) / len(finite))) <= 1e-12 * scale
+
+
+@given(st.integers(1, 40), st.integers(1, 3_000))
+def test_nested_lists_are_sampled_evenly(rows: int, width: int) -> None:
+    nested = [[float(row * width + column) for column in range(width)] for row in range(rows)]
+    sample = sort_values({"x": nested}).arrays.get("x", ArraySample([0.0], 1))
+    stride = math.ceil(rows * width / MAX_ARRAY_VALUES)
+    assert sample == ArraySample([float(value) for value in range(0, rows * width, stride)], rows * width)
+
+
+def test_lists_of_any_nesting_are_counted() -> None:
+    sample = sort_values({"x": [[1.0, [2.0]], 3.0, []]}).arrays["x"]
+    assert sample.values == [1.0, 2.0, 3.0]
