@@ -52,11 +52,12 @@ class Limits(Struct, frozen=True):
 
 
 class Endpoints(Struct, frozen=True):
-    """Where the three sockets are, by transport."""
+    """Where the three sockets are, by transport: `ev`, `qry` and `ctl` of each."""
 
-    ipc: Annotated[
-        dict[str, str], Meta(description="`ev`, `qry` and `ctl`: Unix sockets, for the daemon's own machine")
-    ]
+    ipc: Annotated[dict[str, str], Meta(description="Unix sockets, for the daemon's own machine")]
+    tcp: Annotated[
+        dict[str, str] | None, Meta(description="null: a gateway has the ports; versions up to 0.2 had them")
+    ] = None
 
 
 class LoopParameter(Struct, frozen=True):
@@ -114,6 +115,22 @@ class LeaseHolder(Struct, frozen=True):
     until: Annotated[int, Meta(description="when it ends by itself, microseconds")]
 
 
+class ConnectionLimits(Struct, frozen=True):
+    connections: Annotated[int, Meta(description="over the three ports together")]
+    unproven: Annotated[int, Meta(description="of them without a message yet")]
+    per_key: int
+
+
+class ListenStatus(Struct, frozen=True):
+    address: Annotated[str, Meta(description="`tcp://HOST:PORT`, the first of three ports")]
+    authorized: Annotated[int, Meta(description="keys in the allow-list")]
+    denied: Annotated[int, Meta(description="handshakes that failed or were refused, since the boot")]
+    connections: Annotated[int, Meta(description="open now")]
+    unproven: Annotated[int, Meta(description="of them without a message yet")]
+    closed: Annotated[int, Meta(description="closed for a limit, since the boot")]
+    limits: ConnectionLimits
+
+
 class MetricsStatus(Struct, frozen=True):
     address: Annotated[str, Meta(description="where Prometheus may read the run")]
 
@@ -169,6 +186,7 @@ class StatusResult(MethodResult, frozen=True):
     level: Level
     clients: Annotated[int, Meta(description="subscriptions to `1/hb`")]
     endpoints: Endpoints
+    listen: Annotated[ListenStatus | None, Meta(description="null: see `endpoints.tcp`")]
     metrics: Annotated[MetricsStatus | None, Meta(description="null = not served")]
     commands_waiting: Annotated[int, Meta(description="for the epoch's end, or for the loop")]
     lease: LeaseHolder | None

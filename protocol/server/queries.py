@@ -61,7 +61,7 @@ class ServerView(Protocol):
     def counters(self) -> dict[str, int]: ...
 
     @property
-    def endpoints(self) -> dict[str, dict[str, str]]: ...
+    def endpoints(self) -> dict[str, dict[str, str] | None]: ...
 
     @property
     def lease(self) -> dict[str, str | int] | None: ...
@@ -186,6 +186,7 @@ class Queries:
             "level": server.emitter.context.level,
             "clients": server.subscribers,
             "endpoints": server.endpoints,
+            "listen": None,
             "metrics": server.metrics,
             "commands_waiting": server.mailbox.num_waiting,
             "lease": server.lease,

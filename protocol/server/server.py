@@ -253,9 +253,9 @@ class Server:
         return self._subscriber_counts[HEARTBEAT_TOPIC]
 
     @property
-    def endpoints(self) -> dict[str, dict[str, str]]:
+    def endpoints(self) -> dict[str, dict[str, str] | None]:
         """The three sockets by transport, so that whoever reached one finds the others."""
-        return {"ipc": self._local.endpoints}
+        return {"ipc": self._local.endpoints, "tcp": None}
 
     @property
     def wire_status(self) -> dict[str, object]:

@@ -70,7 +70,7 @@ def test_local_connections_cannot_take_all_file_numbers(flooded: subprocess.Pope
 
 
 def test_messages_of_local_readers_are_no_cancellations(server: Server) -> None:
-    endpoint = server.endpoints["ipc"]["ev"]
+    endpoint = server.endpoints["ipc"]["ev"]  # type: ignore[index]
     with zmq.Context() as context, context.socket(zmq.XSUB) as reader:
         reader.connect(endpoint)
         for _ in range(20):

@@ -79,7 +79,7 @@ def test_endpoints_are_told_by_every_door(told: Server) -> None:
     with Raw() as raw:
         hello, status = (raw.ask("qry", name)[0]["result"] for name in ("hello", "status"))
     assert hello["endpoints"] == status["endpoints"]
-    assert hello["endpoints"] == {"ipc": connection["endpoints"]}
+    assert hello["endpoints"] == {"ipc": connection["endpoints"], "tcp": None}
 
 
 @pytest.mark.parametrize("method", ["hello", "status"])
