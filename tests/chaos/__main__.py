@@ -94,6 +94,8 @@ def run(site: Site, victim: Victim, seed: int, seconds: float) -> dict[str, Any]
     done = wreak(site, victim, seed, seconds)
     if (code := victim.end()) != 0:
         raise BrokenPromise(f"exit code {code} after the last SIGTERM")
+    if (code := victim.end_gateway()) != 0:
+        raise BrokenPromise(f"exit code {code} of the gateway after SIGTERM")
     growth = check_memory(victim, before)
     if left := site.processes():
         raise BrokenPromise(f"processes are left: {left}")

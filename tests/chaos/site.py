@@ -190,6 +190,11 @@ class Victim:
                 stderr=errors,
             )
 
+    def end_gateway(self) -> int:
+        """Its exit code."""
+        self.gateway.terminate()
+        return self.gateway.wait(PATIENCE_SECONDS)
+
     def status(self) -> dict[str, Any]:
         """Its answer; empty where it cannot be reached at present.
 
