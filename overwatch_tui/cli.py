@@ -239,10 +239,8 @@ def _check_usage(
         raise click.UsageError("give a run to watch or --replay RUN|FILE, not both")
     if len(ssh) > 1 and (name or once):
         raise click.UsageError("several --ssh are for the list of runs: leave out NAME and --once")
-    if others and (ssh or once or is_remote_address(name)):
-        raise click.UsageError(
-            "several runs are compared on this machine's screen: leave out --ssh and --once"
-        )
+    if others and (ssh or is_remote_address(name)):
+        raise click.UsageError("several runs are compared on this machine: leave out --ssh")
 
 
 def _serve(port: int, *, once: bool) -> None:

@@ -93,6 +93,7 @@ KEYS: tuple[Key, ...] = (
     Key("H", "H", "inspect(-10)", "ten columns to the left", _CHARTS),
     Key("L", "L", "inspect(10)", "ten columns to the right", _CHARTS),
     Key("y", "y", "log_axis", "logarithmic or linear axis", _CHARTS),
+    Key("x", "x", "axis", "by step (epoch, round), elapsed time, or the clock", _CHARTS),
     Key("w", "w", "smooth", "smoothing: off, 0.6, 0.9", _CHARTS),
     Key("o", "o", "overlay", "overlay: off, all envs or heads, their quantiles", _CHARTS),
     Key("p", "p", "pin", "pin this chart to your own page, or unpin it", _CHARTS),

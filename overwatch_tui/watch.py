@@ -18,8 +18,10 @@ from esper_overwatch.protocol.messages.events import lease_fingerprint
 
 from .first_frame import FirstFrame
 from .panels import PANELS
+from .render.comparison_table import ComparedValues, comparison_lines, differing_options, last_values
 from .render.format import format_clock
 from .render.layout import MIN_HEIGHT, MIN_WIDTH, compose_screen
+from .render.lines import plain
 from .render.link_text import link_text
 from .render.notifier import TerminalNotifier, choose_outlet, chosen_quiet_hours
 from .render.palettes import automatic_theme
@@ -28,7 +30,7 @@ from .render.theme import chosen_glyphs
 from .render.view_state import ViewState
 from .session import Session
 from .settings.sources import Settings
-from .source.compared_runs import open_compared
+from .source.compared_runs import open_compared, read_compared
 from .source.feed import Feed, LiveFeed
 from .source.recording import FetchFeed
 from .source.replay import ReplayFeed, journal_of
@@ -79,6 +81,9 @@ def _open_once(options: WatchOptions) -> Feed:
 
 def print_once(options: WatchOptions, settings: Settings, *, after_round: int, as_json: bool) -> None:
     """Print one screen, or with `as_json` its values; see `Session.wait` and `open_named` for the errors."""
+    if options.others and options.name is not None:
+        _print_comparison([options.name, *options.others], as_json=as_json)
+        return
     feed = _recording(options.replay, math.inf) or _open_once(options)
     with closing(Session(feed, _first_view(settings))) as session:
         if not session.wait(after_round=after_round):
@@ -90,6 +95,17 @@ def print_once(options: WatchOptions, settings: Settings, *, after_round: int, a
         columns, lines = shutil.get_terminal_size((MIN_WIDTH, MIN_HEIGHT))
         screen = compose_screen(PANELS, inputs, inputs, columns, lines).text(columns, lines)
         click.echo("\n".join(map(clean_cells, screen.split("\n"))))
+
+
+def _print_comparison(names: Sequence[str], *, as_json: bool) -> None:
+    runs = [ComparedValues(run.mark, run.name, run.config, run.curves) for run in read_compared(names)]
+    if as_json:
+        rows = {"options": differing_options(runs), "last": last_values(runs)}
+        click.echo(escape_json(json.dumps({"runs": [run.name for run in runs], **rows})))
+        return
+    width = shutil.get_terminal_size((MIN_WIDTH, MIN_HEIGHT)).columns
+    for line in comparison_lines(runs, width):
+        click.echo(clean_cells(plain(line).rstrip()))
 
 
 def watch(options: WatchOptions, settings: Settings, frame: FirstFrame) -> None:

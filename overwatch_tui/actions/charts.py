@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from esper_overwatch.overwatch_tui.render.chart_axis import CLOCK, ELAPSED, ROUNDS, axis_kinds
 from esper_overwatch.overwatch_tui.render.chart_page import chart_width
 from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS
 from esper_overwatch.overwatch_tui.render.layout import BOTTOM, TOP
@@ -84,6 +85,13 @@ class ChartActions(MomentActions):
         charts.is_log = not charts.is_log
         self.say(f"charts have a {'logarithmic' if charts.is_log else 'linear'} axis")
 
+    def action_axis(self) -> None:
+        inputs = self.body
+        self.session.view.charts.cycle_axis(axis_kinds(inputs.state.curves), inputs.axis_kind)
+        words = {CLOCK: "the clock", ELAPSED: "the time since the run began", ROUNDS: "rounds"}
+        axis = self.body.axis
+        self.say(f"charts are by {words.get(axis.kind, f'{axis.unit}s')}")
+
     def action_smooth(self) -> None:
         charts = self.session.view.charts
         charts.cycle_smoothing()
@@ -97,7 +105,7 @@ class ChartActions(MomentActions):
             "off": "charts show one curve",
             "all": "charts show the same number of all envs or heads",
             "quantiles": "charts show p10, p50 and p90 over all envs or heads",
-            "runs": "charts show the runs that are compared, by the time since each began",
+            "runs": "charts show the runs that are compared, each from its beginning",
         }
         self.say(words[charts.overlay])
 
@@ -108,7 +116,7 @@ class ChartActions(MomentActions):
         shown = len(charts.names or charts.pins) or 1
         each = chart_width(shown, width, height - TOP - BOTTOM - 1)
         cell = plot_grid(each, inputs.axis, inputs.glyphs).cell_micros
-        charts.move_cursor(cells, cell, inputs.now, inputs.window, inputs.age)
+        charts.move_cursor(cells, cell, *inputs.axis_ends)
         self.paint()
 
     def action_pin(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from esper_overwatch.overwatch_tui.render.chart_axis import MAX_ZOOM
 from esper_overwatch.overwatch_tui.render.notifier import chosen_quiet_hours
 from esper_overwatch.overwatch_tui.render.palettes import automatic_theme
 from esper_overwatch.overwatch_tui.render.theme import chosen_glyphs
@@ -39,8 +40,12 @@ class DisplayActions(PaintedApp):
 
     def action_zoom(self, by: int) -> None:
         inputs = self.body
-        self.session.view.zoom(by, inputs.age)
-        self.say(f"charts show {self.body.window_name}")
+        charts = self.session.view.charts
+        if inputs.axis.is_by_step:
+            charts.step_zoom = min(MAX_ZOOM, max(0, charts.step_zoom - by))
+        else:
+            self.session.view.zoom(by, inputs.age)
+        self.say(f"charts show {self.body.axis.name}")
 
     def action_rate(self) -> None:
         self.session.view.cycle_rate()

@@ -37,7 +37,7 @@ class ExportActions(MoveActions):
         title = f"{name}: {len(records)} rows"
         if not records and recorder.drawn:
             records = curve_records(recorder)
-            title = f"the charts of {name}, {body.window_name}"
+            title = f"the charts of {name}, {body.axis.name}"
 
         def write(suffix: str) -> str:
             return self._write(name, suffix, records, lines)

@@ -9,13 +9,15 @@ Names: `accuracy/ENV`, `return/ENV`; `accuracy.mean`, `return.p50` per round; `p
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import Any
 
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.messages import events as ev
 
 from .columns import zip_columns
+from .step_series import STEP, StepHistory
 from .time_series import RESOLUTIONS, SHORT_RESOLUTIONS, History
 
 MAX_METRIC_CURVES = 1000
@@ -60,26 +62,73 @@ EVALUATION_SIGNALS = {
 
 @dataclass
 class Curves:
-    """Histories by name; a late value falls into the bucket of its time."""
+    """Histories by name, by time and by step; a late value falls into the bucket of its time."""
 
     histories: dict[str, History] = field(default_factory=dict)
+    steps: dict[str, StepHistory] = field(default_factory=dict)
+    step: int = 0
+    """Of the newest event: the step that a published run logged, or epochs of a training since its begin."""
+    reached: History = field(default_factory=History)
+    """The greatest step by time."""
+    first_step: int | None = None
+    epochs_per_round: int = 0
+    """Of a training; 0 for a published run."""
 
     def copy(self) -> Curves:
-        return Curves({name: each.copy() for name, each in self.histories.items()})
+        return replace(
+            self,
+            histories={name: each.copy() for name, each in self.histories.items()},
+            steps={name: each.copy() for name, each in self.steps.items()},
+            reached=self.reached.copy(),
+        )
 
     def cut(self, until: int) -> Curves:
-        """Curves of the values before a time, microseconds, at which a bucket of every resolution ends."""
+        """Curves of the values before a time, microseconds, at which a bucket of every resolution ends.
+
+        Those by step hold later values as well, which lie beyond the step that was reached then.
+        """
         cut = {name: each.cut(until) for name, each in self.histories.items() if each.first_ts < until}
-        return Curves({name: each for name, each in cut.items() if each.last_ts})
+        histories = {name: each for name, each in cut.items() if each.last_ts}
+        steps = {name: self.steps[name].copy() for name in histories if name in self.steps}
+        return replace(self, histories=histories, steps=steps, reached=self.reached.cut(until))
 
     def get(self, name: str) -> History | None:
         """The course of a signal; None before its first value."""
         return self.histories.get(name)
 
+    @property
+    def max_step(self) -> int:
+        """The greatest step that was reached."""
+        return 0 if isnan(self.reached.last) else round(self.reached.last)
+
     def fold(self, event: Event) -> None:
+        self._move(event)
         enter = _HANDLERS.get(type(event.data))
         if enter is not None:
             enter(self, event, event.data)
+
+    def _move(self, event: Event) -> None:
+        """Know the step that the run is at."""
+        data, ctx = event.data, event.ctx
+        if isinstance(data, ev.RunStarted):
+            self.epochs_per_round = data.episode_epochs
+        elif isinstance(data, ev.Scalars):
+            self._reach(data.step, event)
+        elif isinstance(data, ev.RunRewound):
+            self.step = max(0, data.round - 1) * self.epochs_per_round + data.epoch
+            for each in self.steps.values():
+                each.cut_behind(self.step * STEP)
+            self.reached.add(event.ts, self.step)
+        elif self.epochs_per_round and ctx.round and not ctx.rank:
+            self._reach((ctx.round - 1) * self.epochs_per_round + ctx.epoch, event)
+
+    def _reach(self, step: int, event: Event) -> None:
+        if step == self.step and self.first_step is not None:
+            return
+        self.step = step
+        self.first_step = step if self.first_step is None else min(step, self.first_step)
+        if step >= self.max_step:
+            self.reached.add(event.ts, step)
 
     def add(self, name: str, event: Event, value: float | None, *, brief: bool = False) -> None:
         """Add an event's value; None is a gap, and does not begin a curve."""
@@ -89,6 +138,12 @@ class Curves:
                 return
             history = self.histories[name] = History(SHORT_RESOLUTIONS if brief else RESOLUTIONS)
         history.add(event.ts, value, event.seq)
+        if brief:
+            return
+        steps = self.steps.get(name)
+        if steps is None:
+            steps = self.steps[name] = StepHistory()
+        steps.add(self.step * STEP, value, event.seq)
 
 
 @dataclass
@@ -101,6 +156,13 @@ class ComparedRun:
     begin: int
     """Begin of the run, microseconds."""
     curves: Curves = field(default_factory=Curves)
+    config: dict[str, Any] = field(default_factory=dict)
+    """With which its newest boot was started."""
+
+    def fold(self, event: Event) -> None:
+        if isinstance(event.data, ev.RunStarted):
+            self.config = event.data.config
+        self.curves.fold(event)
 
 
 def _round(curves: Curves, event: Event, data: ev.RoundFinished) -> None:

@@ -48,7 +48,7 @@ class HistorySpan(NamedTuple):
     """Values in it."""
 
 
-class _Ring:
+class BucketRing:
     """Buckets of `dt` microseconds, oldest first, of a time of `capacity` of them."""
 
     __slots__ = ("capacity", "count", "dt", "high", "index", "low", "total")
@@ -62,9 +62,9 @@ class _Ring:
         self.total = array("d")
         self.count = array("I")
 
-    def copy(self, end: int | None = None) -> _Ring:
+    def copy(self, end: int | None = None) -> BucketRing:
         """The buckets before an index; None = all."""
-        twin = _Ring(self.dt, self.capacity)
+        twin = BucketRing(self.dt, self.capacity)
         for name in ("index", "low", "high", "total", "count"):
             setattr(twin, name, getattr(self, name)[:end])
         return twin
@@ -106,7 +106,7 @@ class _Ring:
         self.total.insert(at, value)
         self.count.insert(at, 1)
 
-    def cut(self, until: int) -> _Ring:
+    def cut(self, until: int) -> BucketRing:
         """The buckets that end at a time or before it."""
         return self.copy(bisect_left(self.index, until // self.dt))
 
@@ -117,7 +117,7 @@ class History:
     __slots__ = ("_rings", "first_ts", "last", "last_seq", "last_ts")
 
     def __init__(self, resolutions: tuple[tuple[int, int], ...] = RESOLUTIONS) -> None:
-        self._rings = [_Ring(dt, capacity) for dt, capacity in resolutions]
+        self._rings = [BucketRing(dt, capacity) for dt, capacity in resolutions]
         self.last: float = nan
         self.last_seq: int = 0
         self.last_ts: int = 0

@@ -19,11 +19,11 @@ def returns(inputs: PanelInputs, width: int, height: int) -> list[Line]:
 
     Where the policy plays held-out hosts: the median, what it earned there, and a level for each rival.
     """
-    median = Series("p50", inputs.history("return.p50"), "chart", mark="p50")
-    if (held_out := inputs.history("evaluation.return")) is None:
+    median = Series("p50", inputs.course("return.p50"), "chart", mark="p50")
+    if (held_out := inputs.course("evaluation.return")) is None:
         series = [
-            Series("p10", inputs.history("return.p10"), "dim", mark="p10", dot="."),
-            Series("p90", inputs.history("return.p90"), "chart2", mark="p90", dot="."),
+            Series("p10", inputs.course("return.p10"), "dim", mark="p10", dot="."),
+            Series("p90", inputs.course("return.p90"), "chart2", mark="p90", dot="."),
             median,
         ]
         head = Row().put(" return of a round  ", "dim")
@@ -43,8 +43,8 @@ def returns(inputs: PanelInputs, width: int, height: int) -> list[Line]:
 def accuracies(inputs: PanelInputs, width: int, height: int) -> list[Line]:
     """Mean and best accuracy, under a line that names them."""
     series = [
-        Series("mean", inputs.history("accuracy.mean"), "chart", 100.0, "mean"),
-        Series("best", inputs.history("accuracy.best"), "chart3", 100.0, "best", dot="o"),
+        Series("mean", inputs.course("accuracy.mean"), "chart", 100.0, "mean"),
+        Series("best", inputs.course("accuracy.best"), "chart3", 100.0, "best", dot="o"),
     ]
     head = Row().put(" final accuracy %  ", "dim").put("best ", "chart3").put("mean", "chart")
     return [head.line(width), *inputs.chart(series, width, max(1, height - 1), form="{:.1f}")]
@@ -54,6 +54,6 @@ RENDERER = Renderer(
     title=lambda _: "RETURN AND ACCURACY",
     body=body,
     needs=lambda *_: (8, 20),
-    note=lambda inputs: inputs.window_name,
+    note=lambda inputs: inputs.axis.name,
     grows=True,
 )

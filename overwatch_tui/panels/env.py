@@ -289,16 +289,13 @@ def _activations(layers: LayerStatistics, env: int, width: int) -> list[Line]:
 def _curves(inputs: PanelInputs, env: int, width: int, height: int) -> list[Line]:
     half = (width - 2) // 2
     accuracy = inputs.chart(
-        [Series("acc", inputs.history(f"accuracy/{env}"), "chart", 100.0)], half, height - 1, form="{:.1f}"
+        [Series("acc", inputs.course(f"accuracy/{env}"), "chart", 100.0)], half, height - 1, form="{:.1f}"
     )
     total = inputs.chart(
-        [Series("return", inputs.history(f"return/{env}"), "chart2")], half, height - 1, form="{:+.2f}"
+        [Series("return", inputs.course(f"return/{env}"), "chart2")], half, height - 1, form="{:+.2f}"
     )
     head = (
-        Row()
-        .put(f" accuracy %, {inputs.window_name}", "dim")
-        .to(half + 2)
-        .put(" return of the episode", "dim")
+        Row().put(f" accuracy %, {inputs.axis.name}", "dim").to(half + 2).put(" return of the episode", "dim")
     )
     return [head.line(width), *beside((accuracy, total), half + 2, width)]
 

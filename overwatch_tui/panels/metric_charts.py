@@ -40,7 +40,7 @@ def title(inputs: PanelInputs) -> str:
 
 
 def note(inputs: PanelInputs) -> str:
-    return f"{inputs.window_name}  Enter one"
+    return f"{inputs.axis.name}  Enter one"
 
 
 def keys(inputs: PanelInputs) -> Sequence[str]:
@@ -85,7 +85,7 @@ def _chart(
 ) -> list[Line]:
     """Title, values, and the curves; `height` lines."""
     drawn = names[:MAX_SERIES]
-    series = [Series(name, inputs.history(metric_curve(name)), _STYLES[i]) for i, name in enumerate(drawn)]
+    series = [Series(name, inputs.course(metric_curve(name)), _STYLES[i]) for i, name in enumerate(drawn)]
     head = Row().put(inputs.glyphs.cursor if is_selected else " ", "focus")
     head.put(f"{chart} ", "title" if is_selected else "bold")
     statistics = inputs.state.metrics.statistics

@@ -7,6 +7,7 @@ from math import isfinite
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.seed_stories import GateStep, Point, SeedStory, StageStep
 from esper_overwatch.overwatch_tui.model.time_series import SECOND, History
+from esper_overwatch.overwatch_tui.render.chart_axis import ChartAxis
 from esper_overwatch.overwatch_tui.render.format import (
     format_clock,
     format_compact,
@@ -17,7 +18,7 @@ from esper_overwatch.overwatch_tui.render.format import (
 from esper_overwatch.overwatch_tui.render.gate_words import gate_verdict
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside
 from esper_overwatch.overwatch_tui.render.panel import PanelInputs
-from esper_overwatch.overwatch_tui.render.plot import Series, TimeAxis, chart, sparkline
+from esper_overwatch.overwatch_tui.render.plot import Series, chart, sparkline
 from esper_overwatch.overwatch_tui.render.seed_row import contribution_style
 
 MIN_CHART_LINES = 6
@@ -135,7 +136,7 @@ def _curves(inputs: PanelInputs, story: SeedStory, width: int, height: int) -> l
         ("gradient norm", _history(story.points, "grad_norm"), 1.0, "{:.3g}", "chart2"),
     )
     first, last = story.points[0].epoch, story.points[-1].epoch
-    axis = TimeAxis(last * SECOND, max(1, last - first + 1) * SECOND)
+    axis = ChartAxis(last * SECOND, max(1, last - first + 1) * SECOND)
     if height < MIN_CHART_LINES:
         return [
             _spark(inputs, name, story.points, history, axis, width, (scale, style))
@@ -157,7 +158,7 @@ def _spark(
     name: str,
     points: list[Point],
     history: History | None,
-    axis: TimeAxis,
+    axis: ChartAxis,
     width: int,
     look: tuple[float, str],
 ) -> Line:

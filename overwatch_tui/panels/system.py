@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from esper_overwatch.overwatch_tui.render.comparison_table import leaves
 from esper_overwatch.overwatch_tui.render.format import (
     format_bytes,
     format_count,
@@ -49,7 +50,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 def _configuration(inputs: PanelInputs, width: int, height: int) -> list[Line]:
     """The settings that fit, in columns that cut nothing."""
     run = inputs.state.run
-    pairs = _leaves(run.config) if run is not None else []
+    pairs = leaves(run.config) if run is not None else []
     if not pairs:
         return []
     name_width = max(len(name) for name, _ in pairs) + 1
@@ -210,7 +211,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     run = inputs.state.run
     if run is None:
         return body(inputs, width, height)
-    pairs = list(_leaves(run.config))
+    pairs = list(leaves(run.config))
     names = [name for name, _ in pairs]
     column = 3 + max(map(len, names), default=0)
     more = "   Enter: profile" if page(inputs) else ""
@@ -239,17 +240,7 @@ def _whole_value(name: str, value: str, column: int, width: int) -> list[Line]:
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
     """Names of the configuration, where it is shown: it scrolls."""
     run = inputs.state.run
-    return [name for name, _ in _leaves(run.config)] if inputs.view.detail and run is not None else ()
-
-
-def _leaves(table: dict[str, object], prefix: str = "") -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for name, value in table.items():
-        if isinstance(value, dict):
-            found += _leaves(value, f"{prefix}{name}.")
-        else:
-            found.append((prefix + name, str(value)))
-    return found
+    return [name for name, _ in leaves(run.config)] if inputs.view.detail and run is not None else ()
 
 
 def charts(inputs: PanelInputs) -> Sequence[str]:

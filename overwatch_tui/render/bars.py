@@ -225,7 +225,7 @@ def view_line(inputs: PanelInputs, width: int, panels: PanelTable, note: str, hi
     right = [note] if note else []
     if hidden:
         right.append("hidden: " + " ".join(hidden).lower())
-    right.append(f"{inputs.window_name} {view.rate:g} Hz")
+    right.append(f"{inputs.axis.name} {view.rate:g} Hz")
     while len(right) > 1 and row.width + len("  ".join(right)) + 2 > width:
         right.pop(0)
     return row.right("  ".join(right), "dim", width - 1).line(width)

@@ -9,7 +9,8 @@ from esper_overwatch.overwatch_tui.model.courses import Course, Quantiles, Shift
 from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 
 from .chart_view import OVER_RUNS
-from .format import format_clock, format_duration, format_number
+from .comparison_table import ComparedValues, differing_options
+from .format import format_duration, format_number
 from .lines import Line, Row, StyledText, fit
 from .panel import PanelInputs
 from .plot import Series, plot_grid
@@ -23,6 +24,8 @@ GAP = 2
 _BEST_ASPECT = 5.0
 """Columns for each line of a chart."""
 MIN_CHART_LINES = 5
+MAX_DIFFERING = 4
+"""Options in which compared runs differ that are shown above their charts."""
 MAX_MARKED = 16
 """Largest number of overlaid curves that each show a number; above it only the chosen one does."""
 
@@ -85,14 +88,14 @@ def _draw_chart(inputs: PanelInputs, name: str, width: int, height: int, *, is_s
 
 def _series(inputs: PanelInputs, signal: Signal, family: list[str]) -> list[Series]:
     """The curve, with the curves that it is laid over beneath it."""
-    view, history = inputs.view.charts, inputs.history(signal.name)
+    view, history = inputs.view.charts, inputs.course(signal.name)
     if view.overlay == OVER_RUNS:
         return _series_of_runs(inputs, signal)
     if history is None:
         return []
     found = []
     if family and view.overlay == "quantiles":
-        band = Quantiles([h for h in map(inputs.history, family) if h is not None])
+        band = Quantiles([h for h in map(inputs.course, family) if h is not None])
         found = [
             Series("p10 to p90", band, "dim", signal.scale, dot="."),
             Series("p50", band, "chart3", signal.scale, mark="p50", is_line=True, dot="o"),
@@ -101,7 +104,7 @@ def _series(inputs: PanelInputs, signal: Signal, family: list[str]) -> list[Seri
         for other in family:
             if other != signal.name:
                 mark = mark_of(other) if len(family) <= MAX_MARKED else ""
-                found.append(Series(other, inputs.history(other), "dim", signal.scale, mark, True, "."))
+                found.append(Series(other, inputs.course(other), "dim", signal.scale, mark, True, "."))
     mark = mark_of(signal.name) if family else ""
     if not view.smoothing:
         return [*found, Series(signal.label, history, "chart", signal.scale, mark, is_line=bool(family))]
@@ -112,7 +115,9 @@ def _series(inputs: PanelInputs, signal: Signal, family: list[str]) -> list[Seri
 
 
 def _of_run(inputs: PanelInputs, run: ComparedRun, name: str) -> Course | None:
-    """The curve of another run, shifted as if both runs had begun together."""
+    """The curve of another run: by step, or shifted as if both runs had begun together."""
+    if inputs.axis.is_by_step:
+        return run.curves.steps.get(name)
     history = run.curves.get(name)
     return None if history is None else Shifted(history, inputs.view.charts.begin - run.begin)
 
@@ -124,7 +129,7 @@ def _series_of_runs(inputs: PanelInputs, signal: Signal) -> list[Series]:
         (run.name, _of_run(inputs, run, signal.name), style, run.mark)
         for run, style in zip(view.runs, RUN_STYLES, strict=False)
     ]
-    courses.append((signal.label, inputs.history(signal.name), "chart", "a"))
+    courses.append((signal.label, inputs.course(signal.name), "chart", "a"))
     return [
         Series(
             label,
@@ -147,7 +152,7 @@ def _headline(inputs: PanelInputs, signal: Signal, family: int, width: int, *, i
     if history is None:
         return row.put("not measured in this run", "dim").line(width)
     if at is not None:
-        row.add(_value_at(inputs, signal, history, width, at))
+        row.add(_value_at(inputs, signal, inputs.course(signal.name) or history, width, at))
     else:
         row.put(_figure(history.last * signal.scale), "key")
         age = f"  {format_duration(inputs.seconds_since(history.last_ts))} ago"
@@ -198,7 +203,7 @@ def _figure(value: float) -> str:
 def page_head(inputs: PanelInputs, words: str, width: int) -> Line:
     """Settings of the charts, and their keys."""
     view = inputs.view.charts
-    row = Row().put(f" {words}", "title").put(f"  {inputs.window_name}", "bold")
+    row = Row().put(f" {words}", "title").put(f"  {inputs.axis.name}", "bold")
     if view.is_log:
         row.put("  log axis", "accent")
     if view.smoothing:
@@ -206,11 +211,12 @@ def page_head(inputs: PanelInputs, words: str, width: int) -> Line:
     if view.overlay != "off":
         row.put(f"  over {view.overlay}", "accent")
     if view.at is not None:
-        ago = format_duration((inputs.now - view.at) / 1e6)
-        row.put(f"  {format_clock(view.at)}, {ago} ago", "key")
-    keys = "h l cursor  + - zoom  y log  w smooth  o overlay  p pin"
+        row.put(f"  {inputs.axis.label(view.at)}", "key")
+        if not inputs.axis.is_by_step:
+            row.put(f", {format_duration((inputs.now - view.at) / 1e6)} ago", "key")
+    keys = "h l cursor  + - zoom  x axis  y log  w smooth  o overlay  p pin"
     if row.width + len(keys) + 2 > width:
-        keys = "h l + - y w o p"
+        keys = "h l + - x y w o p"
     return row.right(keys, "dim", width - 1).line(width)
 
 
@@ -224,7 +230,24 @@ def run_names(inputs: PanelInputs, width: int) -> list[Line]:
         row.put(f"   {run.mark} ", style).put(run.name, "bold")
         if not run.curves.histories:
             row.put(" (being read)", "dim")
-    return [row.put("   by the time since each began", "dim").line(width)]
+    words = f"by {inputs.axis.unit}" if inputs.axis.is_by_step else "by the time since each began"
+    return [row.put(f"   {words}", "dim").line(width), *_differing(inputs, width)]
+
+
+def _differing(inputs: PanelInputs, width: int) -> list[Line]:
+    """The first options in which the runs differ."""
+    state = inputs.state
+    own = ComparedValues("a", inputs.link.name or "", state.run.config if state.run else {}, state.curves)
+    others = [ComparedValues(run.mark, run.name, run.config, run.curves) for run in inputs.view.charts.runs]
+    rows = differing_options([own, *(run for run in others if run.config)])
+    lines = [
+        Row().put(f" {name}  ", "dim").put("  ".join(values), "key").line(width)
+        for name, values in list(rows.items())[:MAX_DIFFERING]
+    ]
+    if len(rows) > MAX_DIFFERING:
+        more = f" {len(rows) - MAX_DIFFERING} more options differ: esper-daemon diff"
+        lines.append(Row().put(more, "dim").line(width))
+    return lines
 
 
 EMPTY_PINS = (

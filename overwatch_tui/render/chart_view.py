@@ -26,6 +26,10 @@ class ChartView:
     smoothing: float = 0.0
     """Weight of earlier values; 0 = no smoothing."""
     overlay: str = "off"
+    axis: str = ""
+    """Kind of the horizontal axis (`chart_axis`); empty = as fits the run."""
+    step_zoom: int = 0
+    """How often the axis of steps is halved."""
     at: int | None = None
     """Time of the inspect cursor, microseconds; None = there is none."""
     end: int | None = None
@@ -40,6 +44,16 @@ class ChartView:
     def compare(self, begin: int, runs: list[ComparedRun]) -> None:
         """Lay these runs over the one that is watched, which began at `begin`."""
         self.begin, self.runs, self.overlay = begin, runs, OVER_RUNS
+
+    @property
+    def shown_runs(self) -> list[ComparedRun]:
+        """The runs that are laid over the watched one now."""
+        return self.runs if self.overlay == OVER_RUNS else []
+
+    def cycle_axis(self, kinds: tuple[str, ...], shown: str) -> None:
+        """The kind after the one that is shown; the cursor is let go."""
+        self.axis = kinds[(kinds.index(shown) + 1) % len(kinds)]
+        self.let_go()
 
     def cycle_smoothing(self) -> None:
         self.smoothing = SMOOTHINGS[(SMOOTHINGS.index(self.smoothing) + 1) % len(SMOOTHINGS)]

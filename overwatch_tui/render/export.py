@@ -16,6 +16,7 @@ from rich.text import Text
 
 from esper_overwatch.overwatch_tui.model.courses import Course
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
+from esper_overwatch.overwatch_tui.model.step_series import STEP
 from esper_overwatch.overwatch_tui.model.time_series import Bucket, History
 from esper_overwatch.protocol.codec.text import clean_text
 
@@ -44,21 +45,24 @@ def curve_records(inputs: ChartRecorder) -> list[Record]:
     """A record for each drawn curve and bucket of the window: what was measured, or computed of that."""
     found: list[Record] = []
     for series in inputs.drawn:
-        for ts, bucket in _points(series.history, inputs):
-            time = datetime.fromtimestamp(ts / 1e6, UTC).isoformat()
+        for at, bucket in _points(series.history, inputs):
+            place: Record = {"time": datetime.fromtimestamp(at / 1e6, UTC).isoformat()}
+            if inputs.axis.is_by_step:
+                place = {inputs.axis.unit: at / STEP / inputs.axis.per_unit}
             low, mean, high = (series.scale * value for value in bucket)
-            found.append({"curve": series.label, "time": time, "low": low, "mean": mean, "high": high})
+            found.append({"curve": series.label, **place, "low": low, "mean": mean, "high": high})
     return found
 
 
 def _points(course: Course | None, inputs: PanelInputs) -> list[tuple[int, Bucket]]:
+    axis = inputs.axis
     if course is None:
         return []
     if isinstance(course, History):
-        return course.points(inputs.now - inputs.window)
-    dt = inputs.window // MAX_COMPUTED
-    first = inputs.now // dt - MAX_COMPUTED + 1
-    buckets = course.buckets(inputs.now, inputs.window, MAX_COMPUTED)
+        return course.points(axis.now - axis.window)
+    dt = max(1, axis.window // MAX_COMPUTED)
+    first = axis.now // dt - MAX_COMPUTED + 1
+    buckets = course.buckets(axis.now, axis.window, MAX_COMPUTED)
     return [((first + i) * dt, one) for i, one in enumerate(buckets) if one is not None]
 
 

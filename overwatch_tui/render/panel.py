@@ -12,8 +12,10 @@ from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_series import History
 from esper_overwatch.overwatch_tui.source.link_status import LinkStatus
 
+from .chart_axis import CLOCK, ROUNDS, STEPS, ChartAxis, axis_kinds, step_axis
+from .chart_view import OVER_RUNS
 from .lines import Line
-from .plot import Series, TimeAxis, chart, sparkline
+from .plot import Series, chart, sparkline
 from .theme import Glyphs
 from .view_state import WINDOWS, Scroll, ViewState
 
@@ -52,7 +54,7 @@ class PanelInputs:
 
     @property
     def window_name(self) -> str:
-        """Span of every chart, such as `15m`."""
+        """Span of sparklines, and of charts by time, such as `15m`."""
         return WINDOWS[self.view.window_index(self.age)][0]
 
     @property
@@ -61,14 +63,41 @@ class PanelInputs:
         return WINDOWS[self.view.window_index(self.age)][1]
 
     @property
-    def axis(self) -> TimeAxis:
+    def axis_kind(self) -> str:
+        """Kind of the charts' axis: chosen, or by step for published runs and where runs are compared."""
+        charts, curves = self.view.charts, self.state.curves
+        if charts.axis in axis_kinds(curves):
+            return charts.axis
+        is_by_step = charts.overlay == OVER_RUNS or not curves.epochs_per_round
+        return STEPS if is_by_step and curves.first_step is not None else CLOCK
+
+    @cached_property
+    def axis(self) -> ChartAxis:
         """Span of every chart, up to this moment or up to the edge that the operator has chosen."""
-        end = self.view.charts.end
-        return TimeAxis(self.now, self.window) if end is None else TimeAxis(end, self.window, True)
+        charts, kind = self.view.charts, self.axis_kind
+        if kind in (STEPS, ROUNDS):
+            return self._step_axis(charts.end)
+        end, begin = charts.end, charts.begin or self.now - self.age
+        return ChartAxis(self.now if end is None else end, self.window, end is not None, kind, begin)
+
+    def _step_axis(self, end: int | None) -> ChartAxis:
+        charts, by_round = self.view.charts, self.axis_kind == ROUNDS
+        others = max((run.curves.max_step for run in charts.shown_runs), default=0)
+        return step_axis(self.state.curves, by_round=by_round, zoom=charts.step_zoom, end=end, others=others)
+
+    @property
+    def axis_ends(self) -> tuple[int, int, int]:
+        """(right edge, window, age of the oldest value) of charts that nobody has moved, in the axis's
+        unit.
+        """
+        if not self.axis.is_by_step:
+            return self.now, self.window, self.age
+        axis = self._step_axis(None)
+        return axis.now, axis.window, axis.now
 
     def sparkline(self, name: str, width: int, *, low: float | None = None, high: float | None = None) -> str:
         """A sparkline of one of the state's histories; see `plot.sparkline`."""
-        axis = TimeAxis(self.now, self.window)
+        axis = ChartAxis(self.now, self.window)
         return sparkline(self.history(name), width, axis, self.glyphs, low=low, high=high)
 
     def chart(
@@ -99,6 +128,11 @@ class PanelInputs:
     def history(self, name: str) -> History | None:
         """The course of a signal; None before its first value."""
         return self.state.curves.get(name)
+
+    def course(self, name: str) -> History | None:
+        """The course of a signal as charts draw it: by time, or by step."""
+        curves = self.state.curves
+        return curves.steps.get(name) if self.axis.is_by_step else curves.get(name)
 
     @property
     def epoch(self) -> int:

@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from esper_overwatch.overwatch_tui.model.courses import Course
-from esper_overwatch.overwatch_tui.model.time_series import SECOND, Bucket
+from esper_overwatch.overwatch_tui.model.time_series import Bucket
 
-from .format import format_clock, format_count
+from .chart_axis import ChartAxis
+from .format import format_count
 from .lines import Line, Row, StyledText, fit
 from .scale import Scale, make_scale
 from .theme import Glyphs, severity_label
@@ -31,21 +32,10 @@ MIN_AXIS_LINES = 7
 """Least height of a chart with a time axis, lines."""
 
 
-class TimeAxis(NamedTuple):
-    """The time that a plot spans, in microseconds."""
-
-    now: int
-    """Right edge."""
-    window: int
-    """Time from the left edge to the right one."""
-    is_past: bool = False
-    """True if the right edge is not the present: the axis then names the times of both edges."""
-
-
 def sparkline(
     history: Course | None,
     width: int,
-    axis: TimeAxis,
+    axis: ChartAxis,
     glyphs: Glyphs,
     *,
     low: float | None = None,
@@ -146,11 +136,16 @@ class PlotGrid:
         return course.means(self.end * self.dt, self.dt * self.count, self.count)
 
 
-def plot_grid(width: int, axis: TimeAxis, glyphs: Glyphs) -> PlotGrid:
+def plot_grid(width: int, axis: ChartAxis, glyphs: Glyphs) -> PlotGrid:
     """Columns of a chart of this width, labels included."""
     columns = max(width - GUTTER, 1)
     per_cell = 2 if glyphs.braille else 1
-    dt = max(axis.window // (columns * per_cell), 1)
+    count = columns * per_cell
+    if axis.is_by_step:  # anchored to the left edge: the first step is always in it, and the last
+        dt = -(-(axis.window + 1) // max(count - per_cell, 1))
+        first = max(0, axis.now - axis.window) // dt // per_cell * per_cell
+        return PlotGrid(columns, per_cell, dt, first + count - 1)
+    dt = max(axis.window // count, 1)
     return PlotGrid(columns, per_cell, dt, (axis.now // dt // per_cell + 1) * per_cell - 1)
 
 
@@ -158,7 +153,7 @@ def chart(
     series: Sequence[Series],
     width: int,
     height: int,
-    axis: TimeAxis,
+    axis: ChartAxis,
     glyphs: Glyphs,
     *,
     limits: Sequence[tuple[float, str]] = (),
@@ -208,7 +203,7 @@ def chart(
         row.put(glyphs.bar, "rule")
         lines.append(fit((*row.spans, *canvas.line(y)), width))
     if labelled:
-        lines.append(_time_labels(axis, width))
+        lines.append(_axis_labels(axis, width))
     return lines
 
 
@@ -242,20 +237,9 @@ def _decimals(values: Sequence[float], error: float) -> int:
     return next((n for n in range(GUTTER) if all(abs(v - round(v, n)) <= error for v in values)), GUTTER)
 
 
-def _time_labels(axis: TimeAxis, width: int) -> Line:
-    left, right = f"-{_duration(axis.window)}", "now"
-    if axis.is_past:
-        left, right = format_clock(axis.now - axis.window), format_clock(axis.now)
+def _axis_labels(axis: ChartAxis, width: int) -> Line:
+    left, right = axis.edges
     return Row().to(GUTTER).put(left, "dim").right(right, "dim", width).line(width)
-
-
-def _duration(microseconds: int) -> str:
-    """`15m`, `6h`, `7d`: in the largest unit that divides it."""
-    minutes = microseconds // (60 * SECOND)
-    for size, unit in ((1440, "d"), (60, "h")):
-        if minutes >= size and minutes % size == 0:
-            return f"{minutes // size}{unit}"
-    return f"{minutes}m"
 
 
 Column = list[float | None]

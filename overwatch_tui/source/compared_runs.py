@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 from esper_overwatch.protocol.client.event_log import JournalEvents
@@ -60,12 +61,20 @@ class JournalCurves:
         has_come = False
         for event in self._events:
             self._after[event.stream] = max(event.seq, self._after.get(event.stream, 0))
-            self.run.curves.fold(event)
+            self.run.fold(event)
             has_come = True
             if time.monotonic() - began > seconds:
                 return True
         self._events, self._again_at = None, time.monotonic() + AGAIN_SECONDS
         return has_come
+
+    def read_whole(self) -> None:
+        """Read all that the journal has now.
+
+        Raises:
+            EsperError: it cannot be read.
+        """
+        self._read(inf)
 
 
 @dataclass
@@ -91,6 +100,21 @@ class ComparedRuns:
         """Message about a run that can no longer be read; returned once."""
         notice, self._notice = self._notice, ""
         return notice
+
+
+def read_compared(names: Sequence[str]) -> list[ComparedRun]:
+    """The runs of these names, each read to its end.
+
+    Raises:
+        RunNotFound: one is not here.
+        EsperError: too many, one twice, or one that cannot be read.
+    """
+    watched, compared = find_run(names[0]), open_compared(names[0], names[1:])
+    first = ComparedRun(LETTERS[0], watched.name, compared.begin)
+    readers = [JournalCurves(first, JournalEvents(watched.path / EVENTS_FILE)), *compared.others]
+    for reader in readers:
+        reader.read_whole()
+    return [reader.run for reader in readers]
 
 
 def open_compared(name: str | None, others: Sequence[str]) -> ComparedRuns:

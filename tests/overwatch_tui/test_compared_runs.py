@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -125,7 +126,14 @@ async def test_runs_are_told_by_letter_colour_and_value() -> None:
         rows = [line[7:] for line in text.splitlines()[3:-1]]
         drawn = "".join(rows)
         assert drawn.count("a") > 10
-        assert drawn.count("b") > 5
+        assert drawn.count("b") > 0, "the same by epoch: it lies under the other"
+        assert "by epoch" in text
+        await press(pilot, "x")
+        assert "rounds" in shown(app, "box-pins")
+        await press(pilot, "x")
+        text = shown(app, "box-pins")
+        assert "by the time since each began" in text
+        assert "".join(line[7:] for line in text.splitlines()[3:-1]).count("b") > 5
         await press(pilot, "o", "o", "o")
         assert "over quantiles" in shown(app, "box-pins")
         await press(pilot, "o")
@@ -154,7 +162,7 @@ def test_wrong_names_end_in_one_line() -> None:
         open_compared("alpha", ["beta", "alpha"])
     with pytest.raises(EsperError, match="at most 6"):
         open_compared("alpha", [f"run{i}" for i in range(6)])
-    for arguments in (("alpha", "beta", "--once"), ("tcp://127.0.0.1:1", "beta"), ("a", "b", "--ssh", "c")):
+    for arguments in (("tcp://127.0.0.1:1", "beta"), ("a", "b", "--ssh", "c")):
         result = CliRunner().invoke(main, arguments)
         assert result.exit_code == 2
         assert "leave out" in result.output
@@ -183,3 +191,23 @@ async def test_compared_run_that_is_deleted_is_said() -> None:
         app._read_others()
         await pilot.pause()
         assert "beta is no longer read" in shown(app)
+
+
+def test_once_prints_what_differs_and_last_values() -> None:
+    for name, rate in (("slow", 0.1), ("fast", 0.1), ("other", 0.2)):
+        run = journal.Run()
+        run.emit(ev.RunStarted(**PUBLISHED | {"config": {"net": {"rate": rate}, "batch": 32}}))
+        for step in range(50):
+            run.emit(ev.Scalars(step=step, values={"loss": rate / (step + 1)}), after=round(rate * SECOND))
+        with RunFolder.claim(name) as folder:
+            folder.events.write_bytes(b"".join(line + b"\n" for line in run.lines))
+    table = CliRunner().invoke(main, ["slow", "fast", "other", "--once"]).output
+    rows = [line.split() for line in table.splitlines()]
+    assert rows[0] == ["a", "slow", "b", "fast", "c", "other"]
+    assert ["net.rate", "0.1", "0.1", "0.2"] in rows
+    assert ["steps", "49", "49", "49"] in rows
+    assert ["loss", "0.002", "0.002", "0.004"] in rows
+    assert "batch" not in table
+    found = json.loads(CliRunner().invoke(main, ["slow", "other", "--once", "--json"]).output)
+    assert found["options"] == {"net.rate": ["0.1", "0.2"]}
+    assert "all agree" in CliRunner().invoke(main, ["slow", "fast", "--once"]).output

@@ -8,11 +8,11 @@ from itertools import pairwise
 import pytest
 
 from esper_overwatch.overwatch_tui.model.time_series import SECOND, History
+from esper_overwatch.overwatch_tui.render.chart_axis import ChartAxis
 from esper_overwatch.overwatch_tui.render.lines import Line, plain
 from esper_overwatch.overwatch_tui.render.plot import (
     GUTTER,
     Series,
-    TimeAxis,
     chart,
     gauge,
     plot_grid,
@@ -29,7 +29,7 @@ def ramp(count: int = 60, top: float = 1.0) -> History:
 
 
 def test_a_ramp_climbs_through_all_levels() -> None:
-    text = sparkline(ramp(), 12, TimeAxis(59 * SECOND, 60 * SECOND), UNICODE)
+    text = sparkline(ramp(), 12, ChartAxis(59 * SECOND, 60 * SECOND), UNICODE)
     assert len(text) == 12
     assert list(text) == sorted(text)
     assert text[0] == "▁"
@@ -37,7 +37,7 @@ def test_a_ramp_climbs_through_all_levels() -> None:
 
 
 def test_a_fixed_scale_keeps_quiet_things_quiet() -> None:
-    text = sparkline(ramp(top=0.1), 12, TimeAxis(59 * SECOND, 60 * SECOND), UNICODE, low=0.0, high=1.0)
+    text = sparkline(ramp(top=0.1), 12, ChartAxis(59 * SECOND, 60 * SECOND), UNICODE, low=0.0, high=1.0)
     assert set(text) == {"▁"}
 
 
@@ -45,13 +45,13 @@ def test_a_constant_is_a_line_not_a_row_of_bars() -> None:
     history = History()
     for i in range(60):
         history.add(i * SECOND, 7.0)
-    assert set(sparkline(history, 10, TimeAxis(59 * SECOND, 60 * SECOND), ASCII)) == {ASCII.rule}
+    assert set(sparkline(history, 10, ChartAxis(59 * SECOND, 60 * SECOND), ASCII)) == {ASCII.rule}
 
 
 def test_nothing_measured_is_blank() -> None:
-    assert sparkline(None, 8, TimeAxis(0, SECOND), UNICODE) == " " * 8
-    assert sparkline(History(), 8, TimeAxis(0, SECOND), UNICODE) == " " * 8
-    lines = chart([Series("x", None)], 40, 8, TimeAxis(0, SECOND), UNICODE)
+    assert sparkline(None, 8, ChartAxis(0, SECOND), UNICODE) == " " * 8
+    assert sparkline(History(), 8, ChartAxis(0, SECOND), UNICODE) == " " * 8
+    lines = chart([Series("x", None)], 40, 8, ChartAxis(0, SECOND), UNICODE)
     assert "no data yet" in plain(lines[0])
     assert len(lines) == 8
 
@@ -70,12 +70,12 @@ def test_no_two_labels_of_an_axis_look_the_same(values: tuple[float, ...], label
     history = History()
     for i in range(60):
         history.add(i * SECOND, values[i % len(values)])
-    lines = chart([Series("x", history)], 40, 10, TimeAxis(59 * SECOND, 60 * SECOND), UNICODE)
+    lines = chart([Series("x", history)], 40, 10, ChartAxis(59 * SECOND, 60 * SECOND), UNICODE)
     assert [text for line in lines[:-1] if (text := plain(line)[: GUTTER - 1].strip())] == labels
 
 
 def test_a_sparkline_of_few_columns_is_blank() -> None:
-    assert sparkline(ramp(), 4, TimeAxis(59 * SECOND, 60 * SECOND), UNICODE) == " " * 4
+    assert sparkline(ramp(), 4, ChartAxis(59 * SECOND, 60 * SECOND), UNICODE) == " " * 4
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=lambda g: g.name)
@@ -84,7 +84,7 @@ def test_a_chart_has_its_size_its_axis_and_its_limits(glyphs: Glyphs) -> None:
         [Series("ramp", ramp(), scale=100.0)],
         50,
         10,
-        TimeAxis(59 * SECOND, 60 * SECOND),
+        ChartAxis(59 * SECOND, 60 * SECOND),
         glyphs,
         limits=[(50.0, "warning"), (400.0, "critical")],
         form="{:.0f}",
@@ -106,7 +106,7 @@ def test_braille_draws_two_by_four_dots_a_cell() -> None:
     history = History()
     for i in range(8):
         history.add(i * SECOND, float(i))
-    lines = chart([Series("x", history)], 7 + 4, 2, TimeAxis(7 * SECOND, 8 * SECOND), UNICODE)
+    lines = chart([Series("x", history)], 7 + 4, 2, ChartAxis(7 * SECOND, 8 * SECOND), UNICODE)
     cells = [plain(line)[7:] for line in lines]
     dots = [ord(c) - 0x2800 for c in "".join(cells) if c != " "]
     assert all(0 < bits < 256 for bits in dots)
@@ -125,7 +125,7 @@ def test_numbers_of_the_axis_are_never_cut(top: float) -> None:
     history = History()
     history.add(SECOND, top)
     history.add(2 * SECOND, top * 0.99)
-    lines = chart([Series("x", history)], 40, 5, TimeAxis(3 * SECOND, 10 * SECOND), ASCII)
+    lines = chart([Series("x", history)], 40, 5, ChartAxis(3 * SECOND, 10 * SECOND), ASCII)
     label = plain(lines[0])[:6].strip()
     number = float(label.replace("K", "e3").replace("M", "e6").replace("G", "e9"))
     assert number == pytest.approx(max(top, top * 0.99), rel=0.2)
@@ -149,7 +149,7 @@ def test_an_envelope_reaches_from_least_to_greatest() -> None:
     values = [draw.uniform(0.0, 100.0) for _ in range(600)]
     for i, value in enumerate(values):
         history.add(i * SECOND, value)
-    lines = chart([Series("x", history)], GUTTER + 30, 6, TimeAxis(599 * SECOND, 600 * SECOND), UNICODE)
+    lines = chart([Series("x", history)], GUTTER + 30, 6, ChartAxis(599 * SECOND, 600 * SECOND), UNICODE)
     dots = dots_of(lines)
     for i, column in enumerate(dots[1:], 1):
         part = values[10 * i : 10 * i + 10]
@@ -164,7 +164,7 @@ def test_only_the_last_column_changes_between_two_buckets() -> None:
     grids = []
     for second in (500, 503, 505, 514):
         history.add(second * SECOND, 0.5)
-        axis = TimeAxis(second * SECOND, 600 * SECOND)
+        axis = ChartAxis(second * SECOND, 600 * SECOND)
         grids.append([plain(x) for x in chart([Series("x", history)], GUTTER + 60, 6, axis, UNICODE)])
     for before, after in pairwise(grids[:-1]):
         assert [line[:-1] for line in before] == [line[:-1] for line in after]
@@ -175,7 +175,7 @@ def test_only_the_last_column_changes_between_two_buckets() -> None:
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=lambda g: g.name)
 def test_the_cursor_stands_at_its_time_on_every_width(glyphs: Glyphs) -> None:
-    axis, at = TimeAxis(599 * SECOND, 600 * SECOND), 300 * SECOND
+    axis, at = ChartAxis(599 * SECOND, 600 * SECOND), 300 * SECOND
     for width in (47, 67, 120):
         lines = chart([Series("x", ramp(600))], width, 6, axis, glyphs, at=at)
         x = plain(lines[0]).rindex(glyphs.bar)
@@ -185,7 +185,7 @@ def test_the_cursor_stands_at_its_time_on_every_width(glyphs: Glyphs) -> None:
 
 def test_marks_name_curves_that_have_no_colour() -> None:
     series = [Series("a", ramp(600), mark="a"), Series("b", ramp(600, top=2.0), mark="b", dot="o")]
-    lines = chart(series, GUTTER + 60, 12, TimeAxis(599 * SECOND, 600 * SECOND), ASCII)
+    lines = chart(series, GUTTER + 60, 12, ChartAxis(599 * SECOND, 600 * SECOND), ASCII)
     text = "\n".join(plain(line) for line in lines)
     assert text.count("a") >= 2
     assert text.count("b") >= 2
@@ -194,7 +194,7 @@ def test_marks_name_curves_that_have_no_colour() -> None:
 
 
 def test_an_axis_of_the_past_names_its_times() -> None:
-    axis = TimeAxis(1_760_000_000 * SECOND, 600 * SECOND, is_past=True)
+    axis = ChartAxis(1_760_000_000 * SECOND, 600 * SECOND, is_past=True)
     history = History()
     history.add(axis.now - 100 * SECOND, 1.0)
     last = plain(chart([Series("x", history)], 60, 8, axis, UNICODE)[-1])

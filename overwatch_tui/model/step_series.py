@@ -1,0 +1,61 @@
+"""The course of a signal by the run's own step: of a published run what it logged, of a training its epochs.
+
+All of a run is kept, however long, in buckets that double where there are too many.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+from .time_series import BucketRing, History
+
+STEP = 1_000
+"""The unit of the axis: a step is a thousand of it, so that few steps fill a wide chart."""
+MAX_BUCKETS = 2_048
+
+
+class StepHistory(History):
+    """As a `History`, with a step times `STEP` in place of each time."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(((STEP, 2**62 // STEP),))
+
+    def add(self, ts: int, value: float | None, seq: int = 0) -> None:
+        super().add(ts, value, seq)
+        (ring,) = self._rings
+        if len(ring.index) > MAX_BUCKETS:
+            self._rings = [_halved(ring)]
+
+    def copy(self) -> StepHistory:
+        twin = StepHistory()
+        twin._rings = [ring.copy() for ring in self._rings]
+        twin.last, twin.last_seq = self.last, self.last_seq
+        twin.last_ts, twin.first_ts = self.last_ts, self.first_ts
+        return twin
+
+    def cut_behind(self, ts: int) -> None:
+        """Forget what came after a step: it is played again."""
+        (ring,) = self._rings
+        self._rings = [ring.copy(bisect_right(ring.index, ts // ring.dt))]
+
+
+def _halved(ring: BucketRing) -> BucketRing:
+    """Pairs of buckets made one."""
+    twin = BucketRing(2 * ring.dt, ring.capacity // 2)
+    twin.index, twin.count = array("q"), array("I")
+    for i, index in enumerate(ring.index):
+        if twin.index and twin.index[-1] == index // 2:
+            twin.low[-1] = min(twin.low[-1], ring.low[i])
+            twin.high[-1] = max(twin.high[-1], ring.high[i])
+            twin.total[-1] += ring.total[i]
+            twin.count[-1] += ring.count[i]
+            continue
+        twin.index.append(index // 2)
+        twin.low.append(ring.low[i])
+        twin.high.append(ring.high[i])
+        twin.total.append(ring.total[i])
+        twin.count.append(ring.count[i])
+    return twin
