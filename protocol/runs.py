@@ -41,6 +41,10 @@ from .storage.records import read_record
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
+RUNS_FOLDER = "runs"
+"""In the home folder."""
+IDENTITY_FILE = "run.json"
+LOCK_FILE = "lock"
 _ADVICE = "set ESPER_HOME to a folder of yours"
 
 
@@ -69,6 +73,7 @@ class Connection(Struct, frozen=True):
 class _Identity(Struct, frozen=True):
     id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     name: str
+    """The first one; the folder's is the one that counts."""
     created: Annotated[int, Meta(ge=0, le=MAX_TIME)]
     kind: RunKindName = "training"
 
@@ -92,7 +97,7 @@ class RunFolder:
     def __init__(self, path: Path, identity: _Identity, lock: Lock, *, existed: bool) -> None:
         self.path = path
         self.id = identity.id
-        self.name = identity.name
+        self.name = path.name
         self.created = identity.created
         self.kind = identity.kind
         self.existed = existed
@@ -128,7 +133,7 @@ class RunFolder:
             NameTaken: a live daemon holds it, or it is of the other kind.
             FolderError: the folder cannot be made or used.
         """
-        runs = esper_home(home) / "runs"
+        runs = esper_home(home) / RUNS_FOLDER
         for folder in (runs.parent, runs):
             make_private(folder, advice=_ADVICE, readable=True)
         if name is None:
@@ -136,15 +141,14 @@ class RunFolder:
         check_name(name)
         path = make_private(runs / name, advice=_ADVICE)
         try:
-            lock = Lock(path / "lock")
+            lock = Lock(path / LOCK_FILE)
         except LockHeld as held:
-            raise NameTaken(
-                f"run {name} is held by pid {held.holder.pid} since {_moment(held.holder.since)}; "
-                "use another name or stop it"
-            ) from None
+            raise NameTaken(f"{held_text(name, held.holder)}; use another name or stop it") from None
         except OSError as error:
-            raise FolderError(f"cannot lock {path / 'lock'}: {error.strerror}") from None
+            raise FolderError(f"cannot lock {path / LOCK_FILE}: {error.strerror}") from None
         try:
+            if not lock.is_in_place:
+                raise NameTaken(f"run {name} was renamed or removed at this moment; try again")
             return cls._open(path, name, lock, kind)
         except BaseException:
             lock.release()
@@ -155,11 +159,11 @@ class RunFolder:
         for part in ("segments", "postmortem", "cache"):
             if (path / part).is_symlink():
                 raise FolderError(f"{path / part} is a link, and is not followed; move it away")
-        identity = _read(path / "run.json", _Identity)
+        identity = _read(path / IDENTITY_FILE, _Identity)
         existed = identity is not None
         if identity is None:
             identity = _Identity(secrets.token_hex(4), name, time.time_ns() // 1000, kind)
-            write_atomically(path / "run.json", msgspec.json.encode(identity))
+            write_atomically(path / IDENTITY_FILE, msgspec.json.encode(identity))
         elif identity.kind != kind:
             raise NameTaken(f"run {name} is a {identity.kind} run, not a {kind} one; choose another name")
         for part in ("checkpoints", "traces"):
@@ -340,7 +344,7 @@ def next_commands(name: str, *, state: str, kind: str, done: int = 0) -> list[st
 
 def was_trained(name: str, home: StrPath | None = None) -> bool:
     """True if there is a run of exactly this name that has events."""
-    events = esper_home(home) / "runs" / name / EVENTS_FILE
+    events = esper_home(home) / RUNS_FOLDER / name / EVENTS_FILE
     return is_valid_name(name) and (events.exists() or bool(SegmentFolder(events).numbers()))
 
 
@@ -348,17 +352,13 @@ def list_runs(home: StrPath | None = None) -> list[RunInfo]:
     """All runs of this user, newest first."""
     found = []
     try:
-        paths = list((esper_home(home) / "runs").iterdir())
+        paths = list((esper_home(home) / RUNS_FOLDER).iterdir())
     except OSError:
         return []
     for path in paths:
-        try:
-            found.append(_inspect(path, read_record(path / "run.json", _Identity)))
-        except OSError:
-            continue
-        except WireError as error:
-            unknown = _Identity(path.name, path.name, 0)
-            found.append(_inspect(path, unknown, damage=f"run.json: {first_line(error)}"))
+        run = inspect_run(path)
+        if run is not None:
+            found.append(run)
     return sorted(found, key=lambda run: run.started, reverse=True)
 
 
@@ -441,8 +441,16 @@ def _begin_with(runs: Sequence[_N], prefix: str) -> list[_N]:
     return [run for run in runs if run.name.startswith(prefix) or run.id.startswith(prefix)]
 
 
-def _inspect(path: Path, identity: _Identity, *, damage: str = "") -> RunInfo:
-    holder = holder_of(path / "lock")
+def inspect_run(path: Path) -> RunInfo | None:
+    """The run in a folder; None where there is none."""
+    damage = ""
+    try:
+        identity = read_record(path / IDENTITY_FILE, _Identity)
+    except OSError:
+        return None
+    except WireError as error:
+        identity, damage = _Identity(path.name, path.name, 0), f"{IDENTITY_FILE}: {first_line(error)}"
+    holder = holder_of(path / LOCK_FILE)
     connection = _read(path / "connection.json", Connection) if holder else None
     if connection is not None and holder is not None and connection.pid != holder.pid:
         connection = None
@@ -474,6 +482,11 @@ def _read(path: Path, cls: type[_T]) -> _T | None:
 def _names(runs: Sequence[Named]) -> str:
     names = [run.name for run in runs[:8]]
     return ", ".join(names) + (f" and {len(runs) - 8} more" if len(runs) > 8 else "") if names else "none"
+
+
+def held_text(name: str, holder: LockHolder) -> str:
+    """Say who holds a run, and since when."""
+    return f"run {name} is held by pid {holder.pid} since {_moment(holder.since)}"
 
 
 def _moment(us: int) -> str:

@@ -48,6 +48,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"storage"},
         {"journal"},
         {"runs"},
+        {"catalogue"},
         {"server", "client"},
         {"publishing", "gateway"},
         {"integrations"},

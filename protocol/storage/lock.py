@@ -70,6 +70,14 @@ class Lock:
             pass
         return None
 
+    @property
+    def is_in_place(self) -> bool:
+        """False where the path leads to another file now, or to none."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), self.path.stat())
+        except OSError:
+            return False
+
     def release(self) -> None:
         """Release it; the file stays, for a lock on a deleted file excludes no one."""
         fd, self._fd = self._fd, -1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -11,17 +10,15 @@ from typing import Any
 import click
 import msgspec
 
-from esper_overwatch.protocol.client.ssh_command import run_remotely
-from esper_overwatch.protocol.codec.addresses import parse_ssh_address, ssh_address_of
+from esper_overwatch.protocol.catalogue.run_facts import RunFacts, read_run_facts
 from esper_overwatch.protocol.codec.json_lines import plain
 from esper_overwatch.protocol.errors import RunNotFound
 from esper_overwatch.protocol.runs import find_run
 from esper_overwatch.trainer.query.run_difference import Difference, RunDifference, compare_runs
-from esper_overwatch.trainer.query.run_facts import RunFacts, read_run_facts
 
 from .options import JSON
 from .output import print_json, print_lines, print_note
-from .run_argument import REMOTE_COMMAND
+from .run_argument import host_option
 
 ABSENT = "--"
 """In place of a value that a run does not have."""
@@ -30,18 +27,13 @@ ABSENT = "--"
 @click.command()
 @click.argument("first", metavar="RUN")
 @click.argument("second", metavar="OTHER")
-@click.option("--ssh", metavar="USER@HOST", help="Both are runs of another machine, through OpenSSH.")
-@REMOTE_COMMAND
+@host_option("Both are runs of another machine, through OpenSSH.")
 @JSON
-def diff(first: str, second: str, ssh: str | None, remote_command: str | None, as_json: bool) -> None:
+def diff(first: str, second: str, as_json: bool) -> None:
     """Name what differs between RUN and OTHER: configuration, code, packages, environment, results.
 
     What is equal is left out. Of a run that was resumed, its newest boot counts.
     """
-    if ssh is not None:
-        words = ["diff", *(["--json"] if as_json else []), "--", first, second]
-        sys.stdout.flush()
-        sys.exit(run_remotely(parse_ssh_address(ssh_address_of(ssh)), words, daemon=remote_command))
     found = compare_runs(_facts(first), _facts(second))
     if as_json:
         print_json(plain(msgspec.to_builtins(found)))

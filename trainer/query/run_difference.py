@@ -9,9 +9,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from esper_overwatch.protocol.catalogue.run_facts import RunFacts, flatten
 from esper_overwatch.protocol.messages.events import RunProvenance
-
-from .run_facts import RunFacts
 
 _FILE = re.compile(r"diff --git a/.* b/(?P<path>.*)")
 Values = Mapping[str, Any]
@@ -84,8 +83,8 @@ def _sections(facts: RunFacts) -> dict[str, Values | None]:
     started, told = facts.started, facts.provenance
     return {
         "run": {"kind": started.kind, "tags": started.tags, "notes": started.notes},
-        "configuration": _flat(started.config),
-        "execution": {**_flat(started.execution), "ranks": started.ranks},
+        "configuration": flatten(started.config),
+        "execution": {**flatten(started.execution), "ranks": started.ranks},
         "machine": {"host": started.host, "device": started.device},
         "code": _code(told) if told and told.commit else None,
         "command line": {"words": told.command, "working directory": told.folder} if told else None,
@@ -94,17 +93,6 @@ def _sections(facts: RunFacts) -> dict[str, Values | None]:
         "environment": told.environment if told else None,
         "result": _result(facts),
     }
-
-
-def _flat(tree: Values, prefix: str = "") -> dict[str, Any]:
-    """The leaves of a configuration by their dotted names; lists are leaves."""
-    leaves: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            leaves |= _flat(value, f"{prefix}{key}.")
-        else:
-            leaves[f"{prefix}{key}"] = value
-    return leaves
 
 
 def _code(told: RunProvenance) -> dict[str, Any]:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
 
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.errors import FolderError, WireError
@@ -49,18 +54,7 @@ def read_run_facts(run: RunInfo) -> RunFacts:
     Raises:
         FolderError: it holds no beginning of a boot.
     """
-    found = _Newest()
-    for line in lines_newest_first(run.path / EVENTS_FILE):
-        if _WANTED.search(line, 0, HEAD_BYTES) is None:
-            continue
-        try:
-            found.take(decode_line(line))
-        except WireError:
-            continue
-        if found.is_complete:
-            break
-    if found.started is None:
-        found.take_removed(run)
+    found = read_journal_facts(run.path / EVENTS_FILE)
     if found.started is None:
         raise FolderError(
             f"run {run.name} has no event of a start in {run.path}; what is known of it: "
@@ -71,49 +65,89 @@ def read_run_facts(run: RunInfo) -> RunFacts:
     )
 
 
-class _Newest:
+def read_journal_facts(journal: Path, *, known: str = "") -> JournalFacts:
+    """Read a journal from its newest line back to where all is known.
+
+    Args:
+        journal: path of `events.jsonl`.
+        known: `newest` of an earlier reading: what is older than that line is left out.
+    """
+    found = JournalFacts()
+    for line in lines_newest_first(journal):
+        if not found.newest or known:
+            mark = _mark(line)
+            found.newest = found.newest or mark
+            if mark == known:
+                found.goes_on = True
+                return found
+        if _WANTED.search(line, 0, HEAD_BYTES) is None:
+            continue
+        try:
+            found.take(decode_line(line))
+        except WireError:
+            continue
+        if found.is_complete:
+            break
+    if found.started is None:
+        with suppress(FolderError):
+            found.take_removed(journal)
+    return found
+
+
+def _mark(line: bytes) -> str:
+    """Tells a line from all others, of those that a lost end of the journal had, too."""
+    return blake2b(line, digest_size=12).hexdigest()
+
+
+class JournalFacts:
     """Findings of a walk from the newest event to older ones."""
 
     def __init__(self) -> None:
+        self.newest = ""
+        """Stands for the newest line; empty where there is none."""
+        self.goes_on = False
+        """True if the walk ended at the line that was known."""
         self.started: RunStarted | None = None
         self.provenance: RunProvenance | None = None
         self.round: int | None = None
         self.finished: RoundFinished | None = None
         self.values: dict[str, float] = {}
         self.texts: dict[str, str] = {}
-        self._has_summary = False
-        self._rewound: list[RunRewound] = []
+        self.has_summary = False
+        """True if nothing older adds to `values` and `texts`."""
+        self.rewound: list[RunRewound] = []
         """Of later boots: what they play again is void."""
 
     @property
     def is_complete(self) -> bool:
         """True where nothing older is of interest: results may be of an earlier boot."""
-        return self.started is not None and (self.finished is not None or self._has_summary)
+        return self.started is not None and (self.finished is not None or self.has_summary)
 
     def take(self, event: Event) -> None:
+        """Look at the next older event."""
         match event.data:
             case RunStarted() if self.started is None:
                 self.started = event.data
             case RunProvenance() if self.started is None and self.provenance is None:
                 self.provenance = event.data
             case RunRewound():
-                self._rewound.append(event.data)
+                self.rewound.append(event.data)
             case RoundFinished() if self.finished is None and not self._is_void(event):
                 self.finished, self.round = event.data, event.ctx.round
-            case Scalars() if not self._has_summary:
+            case Scalars() if not self.has_summary:
                 self.values = {**event.data.values, **self.values}
-            case Summary() if not self._has_summary:
-                self._has_summary = True
+            case Summary() if not self.has_summary:
+                self.has_summary = True
                 last = {name: metric.last for name, metric in event.data.metrics.items()}
                 self.values = {**last, **event.data.numbers, **self.values}
                 self.texts = event.data.texts
 
     def _is_void(self, event: Event) -> bool:
-        return any(one.voids(event.ctx.round, event.ctx.epoch, is_end=True) for one in self._rewound)
+        return any(one.voids(event.ctx.round, event.ctx.epoch, is_end=True) for one in self.rewound)
 
-    def take_removed(self, run: RunInfo) -> None:
-        """How the newest boot began, where retention has removed that."""
-        part = removed_boots(run.path / EVENTS_FILE)
+    def take_removed(self, journal: Path) -> None:
+        """Take how the newest boot began, where retention has removed that."""
+        part = removed_boots(journal)
         if part is None:
             return
         for event in part.events(lambda *_: None):
@@ -121,3 +155,14 @@ class _Newest:
                 self.started, self.provenance = event.data, None
             elif isinstance(event.data, RunProvenance):
                 self.provenance = event.data
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The leaves of a configuration by their dotted names; lists are leaves."""
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            leaves |= flatten(value, f"{prefix}{key}.")
+        else:
+            leaves[f"{prefix}{key}"] = value
+    return leaves
