@@ -12,7 +12,7 @@ import click
 
 from esper_overwatch.protocol.version import __version__
 
-from . import control, journal, start
+from . import control, journal, runs, start
 from .checkpoints import checkpoints
 from .compare import compare
 from .completion import completion
@@ -55,8 +55,6 @@ _OTHERS = (
     tensorboard,
     keys,
 )
-for _command in (*start.COMMANDS, *control.COMMANDS, *journal.COMMANDS, *_OTHERS, completion):
+for _command in (*start.COMMANDS, *runs.COMMANDS, *control.COMMANDS, *journal.COMMANDS, *_OTHERS, completion):
     main.add_command(_command)
-main.in_folder = frozenset(
-    command.name for command in (*start.COMMANDS, *_OTHERS) if command is not start.list_command
-)
+main.in_folder = frozenset(command.name for command in (*start.COMMANDS, *_OTHERS))

@@ -133,7 +133,7 @@ def _command_line(context: click.Context, run: str | None) -> list[str]:
         if name in _ADDRESS_OPTIONS or value is None or value is False:
             continue
         if isinstance(parameter, click.Argument):
-            arguments.append(str(value))
+            arguments += map(str, value if parameter.nargs == -1 else (value,))
         elif value is True:
             options.append(parameter.opts[0])
         else:
@@ -142,12 +142,26 @@ def _command_line(context: click.Context, run: str | None) -> list[str]:
     return [context.info_name or "", *options, *(["--", *arguments] if arguments else [])]
 
 
-def list_remotely(host: str, *, everything: bool, as_json: bool, daemon: str | None = None) -> None:
-    """`list` on the machine `host`; exits with its exit code.
+def host_option(help: str) -> Callable[[_F], _F]:
+    """`--ssh USER@HOST` with `--remote-command`, for a command whose runs are all on that machine.
 
-    Raises:
-        BadName: not a valid host.
-        TunnelError: the other machine cannot be reached.
+    Where it is given, the same command runs there, and the program ends with its exit code.
+
+    Args:
+        help: of `--ssh`.
     """
-    flags = [flag for flag, wanted in (("--all", everything), ("--json", as_json)) if wanted]
-    sys.exit(run_remotely(parse_ssh_address(ssh_address_of(host)), ["list", *flags], daemon=daemon))
+
+    def decorate(command: _F) -> _F:
+        @functools.wraps(command)
+        def here_or_there(ssh: str | None, remote_command: str | None, **others: Any) -> Any:
+            if ssh is not None:
+                words = _command_line(click.get_current_context(), None)
+                sys.stdout.flush()
+                sys.exit(run_remotely(parse_ssh_address(ssh_address_of(ssh)), words, daemon=remote_command))
+            return command(**others)
+
+        with_host = click.option("--ssh", metavar="USER@HOST", help=help)
+        result: _F = with_host(REMOTE_COMMAND(here_or_there))  # type: ignore[assignment]
+        return result
+
+    return decorate

@@ -1,4 +1,4 @@
-"""Commands that start a run, or show what it can be started with; and the list of runs."""
+"""Commands that start a run, or show what it can be started with."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from esper_overwatch.protocol.client.command_line import check_arguments
-from esper_overwatch.protocol.runs import RunInfo, check_name, ended_text, find_run, list_runs, was_trained
+from esper_overwatch.protocol.runs import check_name, find_run, was_trained
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config import presets
 from esper_overwatch.trainer.config.first_options import FIRST_OPTIONS
 
 from .options import JSON, config_options
 from .output import format_table, print_json, print_lines, print_note
-from .run_argument import REMOTE_COMMAND, list_remotely
 
 
 @click.command()
@@ -160,49 +158,6 @@ def systemd(name: str, preset: str | None, file: Path | None, sets: tuple[str, .
     print_lines(render_unit(name, words).splitlines())
 
 
-@click.command("list")
-@click.option("--all", "everything", is_flag=True, help="List ended runs, too.")
-@click.option("--ssh", metavar="USER@HOST", help="List the runs of another machine, through OpenSSH.")
-@REMOTE_COMMAND
-@JSON
-def list_command(everything: bool, ssh: str | None, remote_command: str | None, as_json: bool) -> None:
-    """List the runs on this machine."""
-    if ssh is not None:
-        list_remotely(ssh, everything=everything, as_json=as_json, daemon=remote_command)
-    known = list_runs()
-    runs = [run for run in known if everything or run.is_live]
-    if as_json:
-        print_json([_row(run) for run in runs])
-        return
-    if not runs:
-        print_lines([f"no live run; start one with: esper-daemon start --detach{ended_text(len(known))}"])
-        return
-    for run in runs:
-        life = "live" if run.is_live else "ended"
-        state = f"{run.state or '--':<10}"
-        who = f"by {run.stopped_by}" if run.stopped_by else f"pid {run.pid or '--'}"
-        damage = f"  damaged: {run.damage}" if run.damage else ""
-        print_lines([f"{run.id}  {run.name:<24} {run.kind:<10} {life:<6} {state} {who}{damage}"])
-
-
-def _row(run: RunInfo) -> dict[str, Any]:
-    return {
-        "name": run.name,
-        "id": run.id,
-        "kind": run.kind,
-        "live": run.is_live,
-        "state": run.state,
-        "stopped_by": run.stopped_by,
-        "pid": run.pid,
-        "path": str(run.path),
-        "created": run.created,
-        "boot": run.connection and run.connection.boot,
-        "overview": run.overview and msgspec.to_builtins(run.overview),
-        "damage": run.damage,
-        "endpoints": run.connection and run.connection.endpoints,
-    }
-
-
 @click.command()
 @config_options
 @click.option("--all", "everything", is_flag=True, help="List every option.")
@@ -302,4 +257,4 @@ def _as_set(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-COMMANDS: tuple[click.Command, ...] = (start, systemd, list_command, options, presets_command)
+COMMANDS: tuple[click.Command, ...] = (start, systemd, options, presets_command)
