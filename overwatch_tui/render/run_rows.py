@@ -66,14 +66,15 @@ class RunListInputs(NamedTuple):
         ]
 
 
-FIELDS = ("name", "id", "host", "st", "kind", "round", "acc", "value", "crit", "warn", "error")
+_RESULTS = ("round", "acc", "value", "crit", "warn", "error")
+FIELDS = ("name", "id", "host", "st", "kind", "tag", "project", *_RESULTS)
 """Names that a filter may use."""
 
 
 def _fields_of(machine: MachineRuns, run: ListedRun) -> dict[str, FieldValue]:
     found = run.overview
     fields: dict[str, FieldValue] = {"name": run.name, "id": run.id, "host": machine.host}
-    fields |= {"st": run.state or "", "kind": run.kind}
+    fields |= {"st": run.state or "", "kind": run.kind, "tag": " ".join(run.tags), "project": run.project}
     if found is not None:
         fields |= {"round": found.round, "crit": found.critical, "warn": found.warning, "error": found.error}
         fields["acc"] = None if found.accuracy is None else 100 * found.accuracy
@@ -286,6 +287,8 @@ def _about(inputs: RunListInputs, machine: MachineRuns, run: ListedRun) -> Row:
     row = Row().put(" ").put(run.name, "bold").put(f"  {run.kind} {run.id}", "dim")
     if machine.host:
         row.put(f" on {machine.host}", "dim")
+    if run.tags:
+        row.put(f"  {', '.join(run.tags)}", "accent")
     found = run.overview
     row.put("  ").put(run.state or "--", STATE_STYLES.get(run.state, "warning"))
     if found is not None and not run.live:

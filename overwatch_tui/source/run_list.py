@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
+from esper_overwatch.protocol.catalogue.catalogue import Catalogue
+from esper_overwatch.protocol.catalogue.entry import RunEntry
 from esper_overwatch.protocol.client.ssh_command import RemoteCommand, remote_daemon
 from esper_overwatch.protocol.codec.addresses import SshDestination
 from esper_overwatch.protocol.errors import EsperError, TunnelError
 from esper_overwatch.protocol.journal.overview import RunOverview
-from esper_overwatch.protocol.runs import RunInfo, list_runs, next_commands
+from esper_overwatch.protocol.runs import next_commands
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE, StrPath
 
 from .feed import Feed, LiveFeed
@@ -41,6 +43,8 @@ class ListedRun(Struct, frozen=True):
     """Microseconds."""
     path: str = ""
     """Folder on its machine."""
+    tags: Sequence[str] = ()
+    project: str = ""
     overview: RunOverview | None = None
     damage: str = ""
     """What of its files cannot be read; empty = nothing that was looked at."""
@@ -85,19 +89,17 @@ class MachineRuns(Protocol):
 
 
 class LocalMachine:
-    """Runs of this user on this machine, below `home` or `$ESPER_HOME`: a thread reads their folders."""
+    """Runs of this user on this machine, below `home` or `$ESPER_HOME`: a thread asks the catalogue."""
 
     host = ""
     problem = ""
 
     def __init__(self, home: StrPath | None = None, *, thin: bool | None = None) -> None:
-        self._home = home
+        self._catalogue = Catalogue(home)
         self._thin = bool(thin)
         self._answer: list[ListedRun] | None = None
         self._thread: threading.Thread | None = None
         self._next_at = 0.0
-        self._known: dict[Hashable, ListedRun] = {}
-        """Runs by a fingerprint of their journals: unchanged ones need no second look."""
         self.runs: Sequence[ListedRun] | None = None
 
     def poll(self, *, batch: bool) -> bool:  # noqa: ARG002 - nothing is asked of anybody
@@ -114,17 +116,8 @@ class LocalMachine:
         return has_changed
 
     def _look(self) -> None:
-        found = [(self._fingerprint(run), run) for run in list_runs(self._home)]
-        known = {mark: self._known.get(mark) or _listed(run) for mark, run in found}
-        self._known = known
-        self._answer = list(known.values())
-
-    def _fingerprint(self, run: RunInfo) -> Hashable:
-        try:
-            events = (run.path / EVENTS_FILE).stat()
-        except OSError:
-            return run.id, run.is_live, run.connection
-        return run.id, run.is_live, run.connection and run.connection.boot, events.st_size, events.st_mtime_ns
+        entries = self._catalogue.entries()
+        self._answer = [_listed(entry, str(self._catalogue.folder(entry))) for entry in entries]
 
     def ask_again(self) -> None:
         self._next_at = 0.0
@@ -138,17 +131,19 @@ class LocalMachine:
         """End nothing: the thread reads files only."""
 
 
-def _listed(run: RunInfo) -> ListedRun:
+def _listed(entry: RunEntry, path: str) -> ListedRun:
     return ListedRun(
-        name=run.name,
-        id=run.id,
-        live=run.is_live,
-        kind=run.kind,
-        state=run.state,
-        created=run.created,
-        path=str(run.path),
-        overview=run.overview,
-        damage=run.damage,
+        name=entry.name,
+        id=entry.id,
+        live=entry.live,
+        kind=entry.kind,
+        state=entry.state,
+        created=entry.created,
+        path=path,
+        tags=entry.tags,
+        project=entry.project,
+        overview=entry.overview,
+        damage=entry.damage,
     )
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from esper_overwatch.protocol.codec.json_lines import plain
 from esper_overwatch.protocol.journal.overview import RunOverview
-from esper_overwatch.protocol.runs import LOCK_FILE, RunInfo, next_commands
+from esper_overwatch.protocol.runs import LOCK_FILE, RunInfo
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 from .about import read_about
@@ -61,12 +61,6 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     """Of its journal and its checkpoints."""
     overview: RunOverview | None
     own: OwnWords = field(default_factory=OwnWords)
-
-    @property
-    def next_commands(self) -> list[str]:
-        """See the function of this name."""
-        done = self.overview.done if self.overview else 0
-        return next_commands(self.name, state=self.state, kind=self.kind, done=done)
 
 
 def fingerprint(folder: Path) -> tuple[str, int] | None:

@@ -11,8 +11,15 @@ from textual.events import MouseScrollDown
 
 from esper_overwatch.overwatch_tui import start
 from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.model.filters import parse_filter
 from esper_overwatch.overwatch_tui.render.lines import plain
-from esper_overwatch.overwatch_tui.render.run_rows import RunListInputs, format_age, run_list_lines, spark_of
+from esper_overwatch.overwatch_tui.render.run_rows import (
+    FIELDS,
+    RunListInputs,
+    format_age,
+    run_list_lines,
+    spark_of,
+)
 from esper_overwatch.overwatch_tui.render.theme import ASCII, UNICODE
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.screens.input_line import InputLine
@@ -22,6 +29,7 @@ from esper_overwatch.overwatch_tui.session import Session
 from esper_overwatch.overwatch_tui.source.feed import NoFeed
 from esper_overwatch.overwatch_tui.source.run_list import LocalMachine, RunList
 from esper_overwatch.overwatch_tui.start import RunChoice, open_first
+from esper_overwatch.protocol.catalogue.about import edit_about
 from esper_overwatch.protocol.errors import RunNotFound
 from tests.e2e.terminal import Terminal
 from tests.protocol.harness import until
@@ -222,22 +230,17 @@ async def test_a_run_that_cannot_be_opened_is_told() -> None:
         assert "alpha cannot be opened: it is gone" in text_of(app)
 
 
-def test_local_machine_reads_unchanged_journals_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from esper_overwatch.overwatch_tui.source import run_list
-
+def test_local_machine_tells_tags_that_a_filter_finds(tmp_path: Path) -> None:
     for name in ("alpha", "beta"):
         make_run(tmp_path, name, exit_code=0 if name == "alpha" else None)
-    read: list[str] = []
-    original = run_list._listed
-    monkeypatch.setattr(run_list, "_listed", lambda run: (read.append(run.name), original(run))[1])
-    machine = LocalMachine(tmp_path)
-    for _ in range(3):
-        machine.ask_again()
-        machine.runs = None
-        until(lambda: machine.poll(batch=True))
-    assert machine.runs is not None
-    assert {run.name: run.state for run in machine.runs} == {"alpha": "STOPPED", "beta": "DIED"}
-    assert sorted(read) == ["alpha", "beta"]
+    edit_about(tmp_path / "runs" / "beta", lambda about: about.tagged(["fast lane"], []))
+    runs, view = RunList([LocalMachine(tmp_path)]), ViewState()
+    until(runs.poll)
+    assert {run.name: run.state for _, run in runs.entries} == {"alpha": "STOPPED", "beta": "DIED"}
+    view.filters["runs"] = parse_filter("tag:lane st:died", FIELDS)
+    text = drawn(runs, view=view)
+    assert "alpha" not in text
+    assert "fast lane" in text
 
 
 @pytest.mark.slow
