@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -71,11 +71,17 @@ def print_note(text: str) -> None:
     print_lines([f"{PROGRAM}: {text}"], to_stderr=True)
 
 
-def exit_on_damage(report: DamageReport) -> None:
-    """Say what a damaged journal has lost, and exit with the code for that; of an undamaged one nothing."""
-    for line in report.lines:
-        print_note(line)
-    if report.num_places:
+def exit_on_damage(report: DamageReport | Mapping[str, DamageReport]) -> None:
+    """Say what damaged journals have lost, and exit with the code for that; of undamaged ones nothing.
+
+    Args:
+        report: of one journal, or of several by their runs' names.
+    """
+    reports = {"": report} if isinstance(report, DamageReport) else report
+    for run, one in reports.items():
+        for line in one.lines:
+            print_note(f"{run}: {line}" if run else line)
+    if any(one.num_places for one in reports.values()):
         raise SystemExit(WireError.exit_code)
 
 

@@ -1,4 +1,4 @@
-"""A run's tables in DuckDB, in memory."""
+"""Tables of runs in DuckDB, in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,32 +74,32 @@ class QueryLimits:
     then writes no temporary files either."""
 
 
-class Database:
-    """The tables of a journal.
+class SqlViews:
+    """Views in memory that SQL is asked of; a subclass makes them.
 
     Args:
-        journal: of a run, live or not; what is damaged is skipped.
         limits: None where whoever asks may wait.
+
+    Attributes:
+        descriptions: of the views, one line each.
 
     Raises:
         MissingExtra: DuckDB or Arrow is not installed.
-        FolderError: the journal cannot be read.
-        QueryError: reading it takes longer than the limits allow.
     """
 
-    def __init__(self, journal: Path, limits: QueryLimits | None = None) -> None:
+    descriptions: Mapping[str, str]
+
+    def __init__(self, limits: QueryLimits | None = None) -> None:
         if _missing is not None:
             raise missing_extra(_missing) or _missing
-        self.damage = DamageReport()
-        """Parts that could not be read."""
         self._limits = limits
         self._end = None if limits is None else time.monotonic() + limits.seconds
-        tables = read_tables(journal, self._in_time)
-        self._report_damage(journal, tables)
         self._connection = duckdb.connect(config=_CONFIG)
-        self._create_views(tables)
-        if limits is not None:
-            self._connection.execute(f"SET memory_limit = '{limits.memory_bytes}B'")
+
+    def _close_off(self) -> None:
+        """Let SQL reach nothing but the views; called once, before the first question."""
+        if self._limits is not None:
+            self._connection.execute(f"SET memory_limit = '{self._limits.memory_bytes}B'")
             self._connection.execute("SET temp_directory = ''")
             self._connection.execute("SET arrow_lossless_conversion = true")
         for statement in _CLOSED:
@@ -171,28 +171,8 @@ class Database:
     @functools.cached_property
     def columns(self) -> dict[str, dict[str, str]]:
         """The SQL type of each column of each view."""
-        described = {name: self.ask(f"DESCRIBE {name}").rows for name in DESCRIPTIONS}
+        described = {name: self.ask(f"DESCRIBE {name}").rows for name in self.descriptions}
         return {name: {row[0]: row[1] for row in rows} for name, rows in described.items()}
-
-    def _report_damage(self, journal: Path, tables: JournalTables) -> None:
-        self.damage.expect(oldest_numbers(journal))
-        for summary in tables.summaries:
-            self.damage.add_places(summary.places, summary.num_places)
-            for stream, first, last in summary.numbers:
-                self.damage.add_numbers(stream, first, last)
-
-    def _create_views(self, tables: JournalTables) -> None:
-        boots = Boots(tables.summaries)
-        connection = self._connection
-        connection.register("boots_", pyarrow.Table.from_pylist(boots.names(), schema=NAMES))
-        connection.execute("CREATE SCHEMA events")
-        for table in SCHEMAS:
-            connection.register(f"_{table}", tables.dataset(table))
-            connection.execute(boots.view(table))
-        components = [name for summary in tables.summaries for name in summary.components]
-        ((told,),) = connection.sql('SELECT max(ctx_round) FROM events."seed.ended"').fetchall()
-        for name, sql in views(list(dict.fromkeys(components)), told or 0).items():
-            connection.execute(f"CREATE VIEW {name} AS {sql}")
 
     def close(self) -> None:
         """Release the tables."""
@@ -211,6 +191,54 @@ class Database:
             f"{what} takes longer than {self._limits.seconds:g} s; "
             "ask for less, or use esper-daemon query, which has no limit"
         )
+
+
+class Database(SqlViews):
+    """The tables of a journal.
+
+    Args:
+        journal: of a run, live or not; what is damaged is skipped.
+        limits: None where whoever asks may wait.
+
+    Raises:
+        MissingExtra: DuckDB or Arrow is not installed.
+        FolderError: the journal cannot be read.
+        QueryError: reading it takes longer than the limits allow.
+    """
+
+    descriptions = DESCRIPTIONS
+
+    def __init__(self, journal: Path, limits: QueryLimits | None = None) -> None:
+        super().__init__(limits)
+        tables = read_tables(journal, self._in_time)
+        self.damage = report_damage(journal, tables)
+        """Parts that could not be read."""
+        self._create_views(tables)
+        self._close_off()
+
+    def _create_views(self, tables: JournalTables) -> None:
+        boots = Boots(tables.summaries)
+        connection = self._connection
+        connection.register("boots_", pyarrow.Table.from_pylist(boots.names(), schema=NAMES))
+        connection.execute("CREATE SCHEMA events")
+        for table in SCHEMAS:
+            connection.register(f"_{table}", tables.dataset(table))
+            connection.execute(boots.view(table))
+        components = [name for summary in tables.summaries for name in summary.components]
+        ((told,),) = connection.sql('SELECT max(ctx_round) FROM events."seed.ended"').fetchall()
+        for name, sql in views(list(dict.fromkeys(components)), told or 0).items():
+            connection.execute(f"CREATE VIEW {name} AS {sql}")
+
+
+def report_damage(journal: Path, tables: JournalTables) -> DamageReport:
+    """What could not be read of a journal."""
+    report = DamageReport()
+    report.expect(oldest_numbers(journal))
+    for summary in tables.summaries:
+        report.add_places(summary.places, summary.num_places)
+        for stream, first, last in summary.numbers:
+            report.add_numbers(stream, first, last)
+    return report
 
 
 def _number_repeats(names: Sequence[str]) -> list[str]:

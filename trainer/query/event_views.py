@@ -75,11 +75,16 @@ class Boots:
                 )
         return f"NOT ({' OR '.join(undone)})" if undone else "true"
 
-    def view(self, table: str) -> str:
-        """SQL that makes the view of a table in the schema `events` from the rows registered as `_TABLE`."""
-        if table == RAW:
-            return f'CREATE VIEW events."{RAW}" AS SELECT {self.number()} AS boot_number, * FROM "_{RAW}"'
+    def view(self, table: str, *, schema: str = "events", rows: str = "") -> str:
+        """SQL that makes the view of a table in a schema.
+
+        Args:
+            table: a type of event, or `RAW`.
+            schema: where the view will be.
+            rows: name under which its rows are registered; `_TABLE` by default.
+        """
+        counts = "true" if table == RAW else self.counts(table)
         return (
-            f'CREATE VIEW events."{table}" AS SELECT {self.number()} AS boot_number, * FROM '
-            f'"_{table}" WHERE {self.counts(table)}'
+            f'CREATE VIEW {schema}."{table}" AS SELECT {self.number()} AS boot_number, * FROM '
+            f'"{rows or f"_{table}"}" WHERE {counts}'
         )

@@ -3,9 +3,9 @@
     cache/query-<schema>/000001-<fingerprint>/{raw,epoch,...}.parquet   the tables of a compressed segment
     cache/query-<schema>/000001-<fingerprint>/summary.json             the rest; the folder is renamed then
 
-A compressed segment does not change, so that each is read once; later queries read columns. The folder may be
-deleted at any time. Where it cannot be written, all tables are in memory. A folder of which a file is missing
-or has changed its size is written again.
+A compressed segment does not change, nor does the last one of a run that has ended, so that each is read
+once; later queries read columns. The folder may be deleted at any time. Where it cannot be written, all
+tables are in memory. A folder of which a file is missing or has changed its size is written again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import WireError
 from esper_overwatch.protocol.journal.reader import JournalPart, open_parts, removed_boots
 from esper_overwatch.protocol.messages.schema import schema_hash
+from esper_overwatch.protocol.runs import LOCK_FILE
 from esper_overwatch.protocol.storage.folders import CACHE_FOLDER, replace_file, sync_folder
+from esper_overwatch.protocol.storage.lock import holder_of
 from esper_overwatch.protocol.storage.records import read_record
 
 from .event_columns import RAW, SCHEMAS, EventColumns, PartSummary
@@ -39,6 +41,8 @@ logger = logging.getLogger(__name__)
 CACHE_VERSION = 6
 """Raised when the files have another form."""
 _SUMMARY = "summary.json"
+MIN_KEPT_BYTES = 64 * 1024
+"""Least size of an ended run's last segment whose tables are kept: a small one is as soon read."""
 ABANDONED_SECONDS = 24 * 3600
 """Age from which an unfinished folder is taken for that of a process that is gone."""
 Watch = Callable[[Iterator[Event]], Iterator[Event]]
@@ -57,11 +61,9 @@ class JournalTables:
     """All parts of a journal.
 
     Attributes:
-        cache: the folder of what is kept.
         summaries: of the parts, the oldest first.
     """
 
-    cache: Path
     summaries: list[PartSummary] = field(default_factory=list)
     _files: dict[str, list[str]] = field(default_factory=dict)
     _batches: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
@@ -95,13 +97,15 @@ def read_tables(journal: Path, watch: Watch) -> JournalTables:
         FolderError: the journal cannot be read.
     """
     cache = _cache_of(journal)
-    tables = JournalTables(cache)
+    tables = JournalTables()
     known = set[str]()
     is_link = cache.is_symlink() or cache.parent.is_symlink()  # to a folder in which nothing is to change
+    rest = _fingerprint_of_rest(journal)
     with open_parts(journal) as parts:
         for part in parts:
-            if part.fingerprint is not None and not is_link:
-                folder = cache / f"{part.number:06d}-{part.fingerprint}"
+            fingerprint = part.fingerprint or (rest if part is parts[-1] else None)
+            if fingerprint is not None and not is_link:
+                folder = cache / f"{part.number:06d}-{fingerprint}"
                 known.add(folder.name)
                 summary = _kept(folder) or _keep(part, folder, watch)
                 if summary is not None:
@@ -133,6 +137,21 @@ def count_segments(journal: Path) -> tuple[int, int]:
     with open_parts(journal) as parts:
         names = [f"{part.number:06d}-{part.fingerprint}" for part in parts if part.fingerprint is not None]
     return sum((cache / name / _SUMMARY).exists() for name in names), len(names)
+
+
+def _fingerprint_of_rest(journal: Path) -> str | None:
+    """Size and time of an ended run's last segment, which is not compressed; None where it may still grow.
+
+    Where the run goes on it is another file by that: it only grows, or is compressed.
+    """
+    lock = journal.parent / LOCK_FILE
+    if not lock.exists() or holder_of(lock) is not None:
+        return None
+    try:
+        found = journal.stat()
+    except OSError:
+        return None
+    return f"{found.st_size}-{found.st_mtime_ns}" if found.st_size >= MIN_KEPT_BYTES else None
 
 
 def _cache_of(journal: Path) -> Path:
