@@ -9,14 +9,20 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
+from esper_overwatch.protocol.catalogue.catalogue import Catalogue
+from esper_overwatch.protocol.catalogue.run_facts import read_run_facts
+from esper_overwatch.protocol.catalogue.selection import COLUMNS, Selection
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.errors import RunNotFound, WireError
 from esper_overwatch.protocol.journal.reader import last_words
 from esper_overwatch.protocol.messages.anomaly_guide import advice
 from esper_overwatch.protocol.messages.events import Incident, RunStarted
 from esper_overwatch.protocol.messages.incidents import incident_order
-from esper_overwatch.protocol.runs import RunInfo, list_runs
+from esper_overwatch.protocol.runs import RunInfo
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.trainer.query.run_difference import compare_runs
 
 from .answers import bounded, moment, named, plain
 from .indexing import JournalIndexer
@@ -37,19 +43,50 @@ class ReadingTools:
         self._targets = targets
         self._indexer = JournalIndexer()
 
-    def list_runs(self, include_ended: bool = False) -> dict[str, Any]:
-        """List the runs, newest first: name, id, kind, state, process id, time of the start.
+    def list_runs(self, include_ended: bool = False, where: str = "", sort: str = "") -> dict[str, Any]:
+        """List the runs, newest first: state, times, tags, notes, configuration, last values.
 
         Kind is training, or published: a loop of somebody's own, whose values are in the view scalars.
+        Of the configuration only options in which the listed runs differ are shown, of a single run all.
 
         Args:
             include_ended: List runs that have ended, too.
+            where: SQL (SQLite) over the columns, such as config.lr < 0.01 AND 'baseline' IN tags; it finds
+                ended runs, too. Last values are summary.loss, names that are no words summary."train/loss".
+            sort: A column, and DESC for the largest first, such as summary.loss.
         """
         if self._targets.pinned is not None:
             return {"runs": [self.status(None)], "truncated": False}
-        found = (run for run in list_runs() if include_ended or run.is_live)
-        rows, truncated = bounded((_row(run) for run in found), MAX_RUNS)
-        return {"runs": rows, "truncated": truncated}
+        if not where and not include_ended:
+            where = "live"
+        selection = Selection(columns=tuple(COLUMNS), where=where, sort=sort)
+        found = Catalogue().select(selection, seconds=SECONDS)
+        rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows[: MAX_RUNS + 1]]
+        kept, truncated = bounded(_without_common_options(rows), MAX_RUNS)
+        return {"runs": kept, "truncated": truncated}
+
+    def compare_runs(self, run: str, other: str) -> dict[str, Any]:
+        """Name what differs between two runs: configuration, code, packages, environment, results.
+
+        What is equal is left out. Of a run that was resumed, its newest boot counts.
+
+        Args:
+            run: Name or id, or the beginning of one.
+            other: The same of the second run.
+        """
+        first, second = self._targets.local(run), self._targets.local(other)
+        if first is None or second is None:
+            raise RunNotFound("compare_runs reads the runs' files, which no port leads to; use --ssh")
+        found = compare_runs(read_run_facts(first), read_run_facts(second))
+        rows = (msgspec.to_builtins(difference) for difference in found.differences)
+        differences, truncated = bounded(rows, MAX_ROWS)
+        return {
+            "a": found.a,
+            "b": found.b,
+            "differences": differences,
+            "notes": plain(found.notes),
+            "truncated": truncated,
+        }
 
     def status(self, run: str | None = None) -> dict[str, Any]:
         """Show the state of a run: round, epoch, queues, journal, clients; of an ended one how it ended.
@@ -179,6 +216,21 @@ class _Deadline:
                 self.has_passed = True
                 return
             yield line
+
+
+def _without_common_options(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out options that all runs of a kind have, with one value; a run that is alone keeps its own."""
+    for kind in {row["kind"] for row in rows}:
+        configs = [row["config"] for row in rows if row["kind"] == kind]
+        common = {
+            name
+            for name, value in configs[0].items()
+            if len(configs) > 1 and all(name in one and one[name] == value for one in configs)
+        }
+        for config in configs:
+            for name in common:
+                del config[name]
+    return rows
 
 
 def _row(run: RunInfo) -> dict[str, Any]:

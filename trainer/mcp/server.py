@@ -43,7 +43,15 @@ def make_server(targets: Targets, *, allow_control: bool) -> EsperServer:
     """A server with the tools that read, and with those that steer where it is allowed."""
     server = EsperServer("esper", version=__version__, instructions=INSTRUCTIONS, log_level="ERROR")
     reading = ReadingTools(targets)
-    for tool in (reading.list_runs, reading.status, reading.query, reading.incidents, reading.events):
+    read = (
+        reading.list_runs,
+        reading.compare_runs,
+        reading.status,
+        reading.query,
+        reading.incidents,
+        reading.events,
+    )
+    for tool in read:
         annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)
         server.add_tool(_with_tool_errors(tool), annotations=annotations)
     if allow_control:

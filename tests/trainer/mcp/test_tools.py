@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from esper_overwatch import publish
 from esper_overwatch.protocol.extras import install_command
 from esper_overwatch.protocol.journal.reader import JournalPart
 from esper_overwatch.protocol.journal.writer import JournalLimits
@@ -85,7 +86,7 @@ def names(*, control: bool) -> set[str]:
 
 
 def test_tools_that_steer_are_offered_only_where_allowed() -> None:
-    read = {"list_runs", "status", "query", "incidents", "events"}
+    read = {"list_runs", "compare_runs", "status", "query", "incidents", "events"}
     assert names(control=False) == read
     assert names(control=True) == read | {"escalate", "pause", "resume", "checkpoint", "stop"}
     assert "Unknown tool" in call("pause")
@@ -98,6 +99,28 @@ def test_ended_run_is_listed_with_how_it_ended() -> None:
     assert (row["name"], row["live"], row["state"]) == ("alpha", False, "STOPPED")
     status = call("status", run="al")
     assert (status["round"], status["epoch"], status["stopped"]["reason"]) == (1, 3, "stop")
+
+
+def test_list_has_tags_options_that_differ_and_last_values(home: Path) -> None:
+    for rate in (0.1, 0.01):
+        with publish(f"lr-{rate}", config={"lr": rate, "size": 3}, tags=["sweep"], home=home) as run:
+            run.log({"loss": rate * 2}, step=1)
+    best, other = call("list_runs", where="'sweep' IN tags", sort="summary.loss")["runs"]
+    assert (best["name"], best["tags"], best["config"]) == ("lr-0.01", ["sweep"], {"lr": 0.01})
+    assert (other["summary"], other["state"]) == ({"loss": 0.2}, "COMPLETED")
+    (alone,) = call("list_runs", where="config.lr = 0.1")["runs"]
+    assert alone["config"] == {"lr": 0.1, "size": 3}
+    assert "no column nme" in call("list_runs", where="nme = 1")
+
+
+def test_compared_runs_tell_what_differs(home: Path) -> None:
+    for rate in (0.1, 0.01):
+        with publish(f"lr-{rate}", config={"lr": rate}, home=home) as run:
+            run.log({"loss": rate}, step=1)
+    answer = call("compare_runs", run="lr-0.1", other="lr-0.01")
+    found = {(one["section"], one["name"]): (one["a"], one["b"]) for one in answer["differences"]}
+    assert found == {("configuration", "lr"): (0.1, 0.01), ("result", "loss"): (0.1, 0.01)}
+    assert "no run nothing" in call("compare_runs", run="nothing", other="lr-0.1")
 
 
 def test_query_names_every_view() -> None:
