@@ -106,6 +106,8 @@ def test_sweep_prunes_and_goes_on_after_interruption(house: House, tmp_path: Pat
 def _check_what_others_see(house: House, summary: dict[str, Any], words: list[str]) -> None:
     listed = {run["name"]: run["state"] for run in house.ask("list", "--all")}
     assert listed == {"rates-1": "COMPLETED", "rates-2": "STOPPED"}
+    found = house.ask("runs", "--where", "parent = 'rates' AND summary.round > 0")
+    assert {run["name"] for run in found} == {"rates-1", "rates-2"}
     assert house.ask("sweep", "show", "rates") == summary
     assert house.ask("sweep", "show", summary["folder"]) == summary
     shown = house.daemon("sweep", "show", "rates").stdout.splitlines()

@@ -59,7 +59,9 @@ class Training:
             settings.variables() - settings.NOT_OPTIONS
         )  # they would overrule the file, which has them
         environ = {name: text for name, text in os.environ.items() if name not in of_options}
-        trial = TrialRun(self.run, ["--config", str(file)], file.with_suffix(".log"), environ)
+        trial = TrialRun(
+            self.run, ["--config", str(file)], file.with_suffix(".log"), file.parent.name, environ
+        )
         try:
             for event in trial.events():
                 if isinstance(event.data, RoundFinished) and (event.ctx.round or 0) > finished:

@@ -109,7 +109,7 @@ class Sweep:
         chosen = settings.drop_idle(self._terms.config, [*self._sets, *drawn])  # a draw may switch others off
         sets = [word for one in chosen for word in ("--set", one)]
         log = self._study.folder / f"{name}.log"
-        run = TrialRun(name, [*self._words, *sets], log)
+        run = TrialRun(name, [*self._words, *sets], log, self._study.name)
         try:
             reason, is_pruned = self._judge(trial, run)
         finally:

@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
+from esper_overwatch.protocol.catalogue.about import edit_about
 from esper_overwatch.protocol.client.subscriber import Subscriber
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.codec.text import clean_text
-from esper_overwatch.protocol.errors import NameTaken
+from esper_overwatch.protocol.errors import EsperError, NameTaken
 from esper_overwatch.protocol.journal.reader import JournalRange, read
 from esper_overwatch.protocol.messages.events import RunStopped
 from esper_overwatch.protocol.messages.vocabulary import Stream
@@ -32,6 +35,7 @@ class TrialRun:
         name: of the run.
         words: what follows the name on the command line of `start`.
         log: file for what the child prints.
+        parent: name of the sweep or comparison, for the catalogue of runs.
         environ: of the child; None = this process's.
 
     Raises:
@@ -39,9 +43,14 @@ class TrialRun:
     """
 
     def __init__(
-        self, name: str, words: Sequence[str], log: Path, environ: Mapping[str, str] | None = None
+        self,
+        name: str,
+        words: Sequence[str],
+        log: Path,
+        parent: str,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
-        self.name, self._log = name, log
+        self.name, self._log, self._parent = name, log, parent
         self._folder = esper_home() / "runs" / name
         if holder := holder_of(self._folder / "lock"):
             raise NameTaken(
@@ -88,6 +97,7 @@ class TrialRun:
             and holder.pid == self._child.pid
             and (self._folder / "connection.json").exists()
         ):
+            self._tell_parent()
             return Subscriber(self.name, streams=(_STREAM,), client=CLIENT_NAME)
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(LOOK_SECONDS)
@@ -98,6 +108,12 @@ class TrialRun:
         if self._child.poll() is None:
             self._child.terminate()
         self._child.wait()
+        self._tell_parent()
+
+    def _tell_parent(self) -> None:
+        """Write of which sweep or comparison the run is a part, where it has a folder that can be written."""
+        with suppress(EsperError):
+            edit_about(self._folder, lambda about: msgspec.structs.replace(about, parent=self._parent))
 
     def failure(self, rounds: int) -> str | None:
         """After its end: why it did not train all rounds; None if it did."""

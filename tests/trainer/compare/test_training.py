@@ -19,7 +19,10 @@ class FailingRun:
 
     started: ClassVar[list[tuple[str, Sequence[str], Mapping[str, str]]]] = []
 
-    def __init__(self, name: str, words: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, words: Sequence[str], log: Path, parent: str, environ: Mapping[str, str]
+    ) -> None:
+        assert parent == log.parent.name
         self.started.append((name, words, environ))
 
     def events(self) -> Iterator[Any]:
