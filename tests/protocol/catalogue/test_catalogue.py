@@ -296,3 +296,46 @@ def test_two_who_tag_at_once_lose_nothing(home: Path) -> None:
         assert read_about(run.path) == RunAbout()
         assert not (run.path / EVENTS_FILE).exists()
         assert Catalogue().entries()[0].tags == []
+
+
+CLAIMER = """
+import json, sys
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.runs import RunFolder
+print(flush=True)
+while True:
+    try:
+        with RunFolder.claim(sys.argv[1], kind="published") as run:
+            for _ in range(3):
+                assert json.loads((run.path / "run.json").read_bytes())["id"] == run.id
+    except EsperError:
+        pass
+"""
+
+
+RENAMER = """
+from esper_overwatch.protocol.catalogue.moves import rename_run
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.runs import find_run
+done = 0
+while done < 30:
+    try:
+        rename_run(find_run("alpha"), f"was-{done}")
+        done += 1
+    except EsperError:
+        pass
+"""
+
+
+def test_who_claims_a_run_has_it_in_its_place(home: Path) -> None:
+    command = [sys.executable, "-c", CLAIMER, "alpha"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as claimer:
+        assert claimer.stdout is not None
+        claimer.stdout.readline()
+        renamer = subprocess.run([sys.executable, "-c", RENAMER], capture_output=True)
+        assert renamer.returncode == 0, renamer.stderr
+        assert claimer.poll() is None, claimer.communicate()
+        claimer.kill()
+    entries = Catalogue().entries()
+    assert {f"was-{i}" for i in range(30)} <= {entry.name for entry in entries}
+    assert len({entry.id for entry in entries}) == len(entries)
