@@ -46,6 +46,8 @@ RUNS_FOLDER = "runs"
 IDENTITY_FILE = "run.json"
 LOCK_FILE = "lock"
 _ADVICE = "set ESPER_HOME to a folder of yours"
+_TRIES = 100
+"""To lock a folder that others rename."""
 
 
 class Connection(Struct, frozen=True):
@@ -139,16 +141,9 @@ class RunFolder:
         if name is None:
             name = _new_name(prefix, runs)
         check_name(name)
-        path = make_private(runs / name, advice=_ADVICE)
+        path = runs / name
+        lock = _lock_folder(path)
         try:
-            lock = Lock(path / LOCK_FILE)
-        except LockHeld as held:
-            raise NameTaken(f"{held_text(name, held.holder)}; use another name or stop it") from None
-        except OSError as error:
-            raise FolderError(f"cannot lock {path / LOCK_FILE}: {error.strerror}") from None
-        try:
-            if not lock.is_in_place:
-                raise NameTaken(f"run {name} was renamed or removed at this moment; try again")
             return cls._open(path, name, lock, kind)
         except BaseException:
             lock.release()
@@ -308,6 +303,29 @@ class RunInfo:
     def next_commands(self) -> list[str]:
         """See the function of this name."""
         return next_commands(self.name, state=self.state, kind=self.kind, done=self.done)
+
+
+def _lock_folder(path: Path) -> Lock:
+    """Make a run's folder, where it is not there, and lock it; where another is renamed meanwhile, once more.
+
+    Raises:
+        NameTaken: another process holds it.
+        FolderError: it cannot be made or locked.
+    """
+    for _ in range(_TRIES):
+        try:
+            make_private(path, advice=_ADVICE)
+            lock = Lock(path / LOCK_FILE)
+        except FileNotFoundError:
+            continue
+        except LockHeld as held:
+            raise NameTaken(f"{held_text(path.name, held.holder)}; use another name or stop it") from None
+        except OSError as error:
+            raise FolderError(f"cannot lock {path / LOCK_FILE}: {error.strerror}") from None
+        if lock.is_in_place:
+            return lock
+        lock.release()
+    raise FolderError(f"the folder {path} is renamed or removed all the time; try again")
 
 
 def resume_command(name: str, done: int = 0) -> str:

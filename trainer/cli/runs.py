@@ -83,22 +83,18 @@ def _row(catalogue: Catalogue, entry: RunEntry) -> dict[str, Any]:
 @click.option(
     "--where",
     metavar="SQL",
-    default="",
     help="Only runs for which this holds, such as: config.lr < 0.01 AND 'baseline' IN tags",
 )
 @click.option(
     "--columns",
     metavar="A,B",
-    default="",
     help=f"What to show: {', '.join(COLUMNS)}, config.OPTION, summary.NAME.",
 )
-@click.option(
-    "--sort", metavar="COLUMN", default="", help='Order by this one; "COLUMN DESC", the largest first.'
-)
+@click.option("--sort", metavar="COLUMN", help='Order by this one; "COLUMN DESC", the largest first.')
 @click.option("--rebuild", is_flag=True, help="Read every run again, whatever the catalogue has kept.")
 @host_option(_THERE)
 @JSON
-def runs(where: str, columns: str, sort: str, rebuild: bool, as_json: bool) -> None:
+def runs(where: str | None, columns: str | None, sort: str | None, rebuild: bool, as_json: bool) -> None:
     """List runs, live and ended, the newest first: all, or those that meet a condition in SQL (SQLite).
 
     Options are config.NAME, as in config.ppo.clip; last values summary.NAME, or summary."train/loss".
@@ -109,7 +105,7 @@ def runs(where: str, columns: str, sort: str, rebuild: bool, as_json: bool) -> N
         if not (where or columns or sort or as_json):
             print_lines([f"read {number} run{'' if number == 1 else 's'} again"])
             return
-    selection = Selection(where=where, sort=sort)
+    selection = Selection(where=where or "", sort=sort or "")
     if columns:
         shown = _split(columns)
     else:

@@ -25,7 +25,7 @@ from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.events import Context
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server.server import Server
-from esper_overwatch.trainer.cli import journal, output, query
+from esper_overwatch.trainer.cli import journal, output, tables
 from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.daemon.logging_setup import LineFormatter
 from esper_overwatch.trainer.doctor.run import Diagnosis
@@ -62,8 +62,8 @@ PATHS: dict[str, Callable[[str], object]] = {
     "result as JSON": lambda text: output.print_result({"text": text, text: 1}, True),
     "table": lambda text: output.print_table([{"client": text, "n": 1}], {"client": 4, "n": 0}, False),
     "table as JSON": lambda text: output.print_table([{"client": text}], {"client": 4}, True),
-    "query": lambda text: output.print_lines(query._table(["x"], [(text,)])),
-    "CSV": lambda text: output.print_lines(query._csv(["x", text], [(text, 1)])),
+    "query": lambda text: output.print_lines(tables.table_lines(["x"], [(text,)])),
+    "CSV": lambda text: output.print_lines(tables.csv_lines(["x", text], [(text, 1)])),
     "event": lambda text: journal._print_event(decode_line(mark(text)), as_json=False),
     "event as JSON": lambda text: journal._print_event(decode_line(mark(text)), as_json=True),
     "doctor": lambda text: output.print_lines(diagnosis_lines(diagnosis(text))),

@@ -53,6 +53,14 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["query", "--ssh", "box:alpha", "--views"], "esper-daemon query --views -- alpha"),
         (["list", "--ssh", "box", "--all", "--json"], "esper-daemon list --all --json"),
         (["diff", "a", "b", "--json", "--ssh", "box"], "esper-daemon diff --json -- a b"),
+        (["query", "--ssh", "box", "--all", "SELECT 5 % 2"], "esper-daemon query --all -- 'SELECT 5 % 2'"),
+        (
+            ["runs", "--where", "name = 'x'", "--ssh", "box"],
+            """esper-daemon runs --where 'name = '"'"'x'"'"''""",
+        ),
+        (["tag", "--ssh", "box:alpha", "+a", "-b"], "esper-daemon tag -- alpha +a -b"),
+        (["note", "alpha", "two words", "--ssh", "box"], "esper-daemon note -- alpha 'two words'"),
+        (["rm", "a", "b", "--ssh", "box"], "esper-daemon rm --older-than 30.0 -- a b"),
     ],
 )
 def test_commands_on_files_are_run_over_there(box: Path, words: list[str], there: str) -> None:
