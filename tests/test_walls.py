@@ -42,7 +42,7 @@ FORBIDDEN = {
 FLOORS: dict[str, list[set[str]]] = {
     "protocol": [
         {"version", "errors"},
-        {"extras"},
+        {"extras", "next_commands"},
         {"messages"},
         {"codec", "machine"},
         {"storage"},

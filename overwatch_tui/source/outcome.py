@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.messages.events import RunStarted, RunStopped
-from esper_overwatch.protocol.runs import next_commands
+from esper_overwatch.protocol.next_commands import next_commands
 
 from .link_status import LinkStatus
 

@@ -18,7 +18,7 @@ from esper_overwatch.protocol.client.ssh_command import RemoteCommand, remote_da
 from esper_overwatch.protocol.codec.addresses import SshDestination
 from esper_overwatch.protocol.errors import EsperError, TunnelError
 from esper_overwatch.protocol.journal.overview import RunOverview
-from esper_overwatch.protocol.runs import next_commands
+from esper_overwatch.protocol.next_commands import next_commands
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE, StrPath
 
 from .feed import Feed, LiveFeed

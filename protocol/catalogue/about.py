@@ -12,9 +12,10 @@ import msgspec
 from msgspec import Struct
 
 from esper_overwatch.protocol.codec.text import is_utf8
-from esper_overwatch.protocol.errors import EsperError, FolderError
+from esper_overwatch.protocol.errors import EsperError, FolderError, WireError
 from esper_overwatch.protocol.runs import IDENTITY_FILE
 from esper_overwatch.protocol.storage.folders import write_atomically
+from esper_overwatch.protocol.storage.records import read_record
 
 ABOUT_FILE = "about.json"
 MAX_TAG_CHARACTERS = 64
@@ -64,8 +65,8 @@ def _check_tag(tag: str) -> str:
 def read_about(folder: Path) -> RunAbout:
     """What users have written about the run in `folder`; nothing where the file is missing or damaged."""
     try:
-        return msgspec.json.decode((folder / ABOUT_FILE).read_bytes(), type=RunAbout)
-    except (OSError, msgspec.DecodeError):
+        return read_record(folder / ABOUT_FILE, RunAbout)
+    except (OSError, WireError):
         return RunAbout()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,12 +12,15 @@ from typing import Any
 from msgspec import Struct, field
 
 from esper_overwatch.protocol.codec.json_lines import plain
+from esper_overwatch.protocol.errors import first_line
 from esper_overwatch.protocol.journal.overview import RunOverview
 from esper_overwatch.protocol.runs import LOCK_FILE, RunInfo
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 from .about import read_about
 from .run_facts import JournalFacts, flatten, read_journal_facts
+
+logger = logging.getLogger(__name__)
 
 _PARTS = (EVENTS_FILE, "segments", "checkpoints")
 RACY_NANOSECONDS = 2_000_000_000
@@ -60,6 +64,8 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     bytes: int
     """Of its journal and its checkpoints."""
     overview: RunOverview | None
+    damage: str = ""
+    """What of its files cannot be read; empty = all that was looked at could."""
     own: OwnWords = field(default_factory=OwnWords)
 
 
@@ -87,10 +93,14 @@ def read_entry(run: RunInfo, kept: RunEntry | None) -> RunEntry:
         run: as seen at this moment.
         kept: an earlier reading, which spares what has not changed since.
     """
-    about = read_about(run.path)
-    facts = read_journal_facts(run.path / EVENTS_FILE, known="" if kept is None else kept.own.newest)
-    if facts.goes_on and (facts.started is not None or facts.rewound):
-        facts, kept = read_journal_facts(run.path / EVENTS_FILE), None
+    about, damage = read_about(run.path), run.damage
+    try:
+        facts = read_journal_facts(run.path / EVENTS_FILE, known="" if kept is None else kept.own.newest)
+        if facts.goes_on and (facts.started is not None or facts.rewound):
+            facts, kept = read_journal_facts(run.path / EVENTS_FILE), None
+    except Exception as error:  # of this run alone, and told in its row
+        logger.debug("%s", run.path, exc_info=True)
+        facts, kept, damage = JournalFacts(), None, damage or first_line(error) or type(error).__name__
     if kept is None or not facts.goes_on:
         config, own = _config(facts), _own_words(facts)
         summary, commit, dirty = _summary(facts, {}), "", None
@@ -120,6 +130,7 @@ def read_entry(run: RunInfo, kept: RunEntry | None) -> RunEntry:
         dirty=dirty,
         bytes=sum(sum(_sizes(run.path / name)) for name in _PARTS),
         overview=run.overview,
+        damage=damage,
         own=own,
     )
 

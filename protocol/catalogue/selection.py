@@ -39,6 +39,7 @@ COLUMNS = {
     "commit": "TEXT",
     "dirty": "BOOLEAN",
     "bytes": "INTEGER",
+    "damage": "TEXT",
 }
 """Columns of `runs`, and what each holds; JSON ones are a list or an object of names and values."""
 SECTIONS = ("config", "summary")

@@ -55,7 +55,8 @@ def list_command(everything: bool, as_json: bool) -> None:
         life = "live" if entry.live else "ended"
         state = f"{entry.state or '--':<10}"
         who = f"by {entry.stopped_by}" if entry.stopped_by else f"pid {entry.pid or '--'}"
-        print_lines([f"{entry.id}  {entry.name:<24} {entry.kind:<10} {life:<6} {state} {who}"])
+        damage = f"  damaged: {entry.damage}" if entry.damage else ""
+        print_lines([f"{entry.id}  {entry.name:<24} {entry.kind:<10} {life:<6} {state} {who}{damage}"])
 
 
 def _row(catalogue: Catalogue, entry: RunEntry) -> dict[str, Any]:
@@ -75,6 +76,7 @@ def _row(catalogue: Catalogue, entry: RunEntry) -> dict[str, Any]:
         "project": entry.project,
         "boot": connection and connection.boot,
         "overview": entry.overview and msgspec.to_builtins(entry.overview),
+        "damage": entry.damage,
         "endpoints": connection and connection.endpoints,
     }
 

@@ -20,7 +20,8 @@ from esper_overwatch.protocol.messages.events import (
 )
 from esper_overwatch.protocol.messages.incidents import incident_order
 from esper_overwatch.protocol.messages.vocabulary import RunKindName
-from esper_overwatch.protocol.runs import RunInfo, resume_command
+from esper_overwatch.protocol.next_commands import resume_command
+from esper_overwatch.protocol.runs import RunInfo
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 from esper_overwatch.protocol.storage.records import read_record
 from esper_overwatch.trainer.checkpoint import Checkpoints, load

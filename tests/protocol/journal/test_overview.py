@@ -15,8 +15,9 @@ from esper_overwatch.protocol.errors import RunNotFound
 from esper_overwatch.protocol.journal.overview import MAX_VALUES, choose_metric, read_overview
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.events import Context
-from esper_overwatch.protocol.runs import RunFolder, find_run, next_commands
-from esper_overwatch.trainer.cli.start import list_command
+from esper_overwatch.protocol.next_commands import next_commands
+from esper_overwatch.protocol.runs import RunFolder, find_run
+from esper_overwatch.trainer.cli.runs import list_command
 from tests.protocol.values import an_incident
 
 

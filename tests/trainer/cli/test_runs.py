@@ -14,6 +14,7 @@ from esper_overwatch import publish
 from esper_overwatch.protocol.catalogue import moves
 from esper_overwatch.protocol.runs import RunFolder, find_run
 from esper_overwatch.trainer.cli.main import main
+from tests.protocol.harness import until
 from tests.trainer.journals import round_finished, started, write_run
 
 
@@ -123,7 +124,7 @@ def test_tags_and_notes_change_and_survive_a_resume() -> None:
     )
     assert esper("note", "exp-0", "two\nlines").exit_code == 0
     with publish("exp-0", resume=True, tags=["baseline", "second"]):
-        assert "second, good" in esper("tag", "exp-0").output
+        until(lambda: "second, good" in esper("tag", "exp-0").output)
         assert esper("tag", "exp-0", "+live").exit_code == 0
     assert row("exp-0")["tags"] == ["second", "good", "live"]
     assert esper("note", "exp-0").output == "two\nlines\n"
