@@ -30,6 +30,12 @@ from .output import format_table, print_json, print_lines, print_note
     help="Resume from this one: best, a tag, or a file; `checkpoints` lists them.",
 )
 @click.option(
+    "--fork",
+    metavar="RUN[@WHICH]",
+    help="Begin with a checkpoint of another run, under other options: its newest, or of a round, best, a "
+    "tag, a file.",
+)
+@click.option(
     "--or-resume",
     is_flag=True,
     help="Resume NAME where it has been trained before, skipping damaged checkpoints.",
@@ -57,6 +63,7 @@ def start(
     preset: str | None,
     or_resume: bool,
     checkpoint: str | None,
+    fork: str | None,
     file: Path | None,
     sets: tuple[str, ...],
     rounds: str | None,
@@ -71,6 +78,8 @@ def start(
     """Train a run; NAME is its name (generated where it is missing)."""
     if name and resume:
         raise click.UsageError("give a NAME for a new run or --resume NAME, not both")
+    if fork is not None and any(one is not None for one in (resume, preset, policy, file)):
+        raise click.UsageError("--fork has the other run's options: --set changes them, nothing else does")
     if checkpoint is not None and resume is None:
         raise click.UsageError("--checkpoint goes with --resume NAME")
     if or_resume:
@@ -84,7 +93,8 @@ def start(
     policy = _policy_of_new_run(policy, resume, or_resume=or_resume)
     short |= _policy_options(policy, no_learn=no_learn, greedy=greedy)
     sets += tuple(f"{key}={value}" for key, value in short.items() if value is not None)
-    _check_before_torch(resume, preset, file, sets)
+    origin = None if fork is None or resume is not None else fork.partition("@")[0]
+    _check_before_torch(resume or origin, preset, file, sets)
     if detach:
         from esper_overwatch.trainer.daemon.background import start_detached
 
@@ -94,6 +104,7 @@ def start(
 
     answer_start_signals()
     from esper_overwatch.trainer.daemon.daemon import run_daemon
+    from esper_overwatch.trainer.daemon.fork import Fork
 
     try:
         exit_code = run_daemon(
@@ -104,6 +115,7 @@ def start(
             sets=sets,
             unattended=or_resume,
             checkpoint=checkpoint,
+            fork=None if fork is None or resume is not None else Fork.find(fork, sets),
         )
     finally:
         ignore_signals()

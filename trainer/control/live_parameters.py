@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -96,6 +97,13 @@ class LiveParameters:
             trainer.agent.ppo.configure(**{name: value})
         self._changed[key] = value
         return old
+
+    def enforce(self, keys: Iterable[str]) -> None:
+        """Put configured values in force where a checkpoint has brought others."""
+        for key in keys:
+            if key in self._configured:
+                self.set(key, self._configured[key])
+                del self._changed[key]
 
     @property
     def changed(self) -> dict[str, tuple[float, float]]:

@@ -69,6 +69,7 @@ from esper_overwatch.trainer.telemetry.recorder import Recorder, RunShape
 from . import postmortem
 from .background import is_detached, report_ready
 from .first_event import first_event
+from .fork import Fork
 from .logging_setup import dump_stacks, reopen, set_up
 from .rank0_hooks import Rank0Hooks
 from .resume import (
@@ -114,12 +115,14 @@ def run_daemon(
     sets: Iterable[str],
     unattended: bool = False,
     checkpoint: str | None = None,
+    fork: Fork | None = None,
 ) -> int:
     """Train, with the other ranks that torchrun has started, until the run is done, stopped or has failed.
 
     Args:
         unattended: resume past damaged checkpoints, with a warning.
         checkpoint: what to resume from in place of the newest: `best`, a tag or a file.
+        fork: where a new run begins, in place of a beginning.
 
     Returns:
         The process's exit code.
@@ -134,7 +137,8 @@ def run_daemon(
     if group.restarted:
         unattended, checkpoint = True, None  # nobody is there; and it was gone back to already
     name = name if resume is None else find_run(resume).name
-    sourced = load_configuration(name if resume is not None else None, preset, file, sets)
+    origin = fork.source if fork is not None and resume is None else None
+    sourced = load_configuration(name if resume is not None else origin, preset, file, sets)
     config = sourced.config
     group.check_split(config)
     metrics = _open_metrics(config.metrics)
@@ -155,9 +159,13 @@ def run_daemon(
             request = None if resume is None else ResumeRequest(checkpoint, unattended)
             progress.begin(f"building {config.envs.count} hosts")
             try:
+                if fork is not None and resume is None:
+                    request = fork.begin(run, config)
                 daemon = Daemon(
                     run, config, device, data, resume=request, process_group=group, metrics=metrics
                 )
+                if fork is not None and resume is None:
+                    daemon.control.parameters.enforce(fork.live)
                 progress.close()
                 with replaced_configuration(run.path, sourced):
                     daemon.open()

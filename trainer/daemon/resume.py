@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,6 @@ CHANGEABLE_OPTIONS = (
     "profiler.",
     "checkpoint.",
     "journal.",
-    "wire.",
     "metrics.",
     "evaluation.",
     "policy.file",
@@ -102,7 +101,8 @@ def _saved_configuration(name: str) -> tuple[Mapping[str, Any], Mapping[str, str
         raise RunNotFound(f"run {run.name} is published by a loop of its own, which alone can resume it")
     path = run.path / CONFIG_FILE
     try:
-        tree: Mapping[str, Any] = json.loads(path.read_bytes())
+        tree: dict[str, Any] = json.loads(path.read_bytes())
+        tree.pop("wire", None)  # of versions that listened on TCP themselves
     except (OSError, ValueError) as error:
         raise RunNotFound(f"run {name} cannot be resumed: {path}: {error}") from None
     try:
@@ -119,6 +119,10 @@ class ResumeRequest:
     """`best`, a tag or a file; None = the newest checkpoint."""
     skip_damaged: bool = False
     """Take the newest that can be read; nobody is there who could move others away."""
+    changeable: tuple[str, ...] = ()
+    """Options that may be others than the checkpoint's, beside `CHANGEABLE_OPTIONS`; `.` ends a section."""
+    prepare: Callable[[dict[str, Any]], None] | None = None
+    """Changes what was read before it is loaded; may raise CheckpointError."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +156,14 @@ class ResumePoint:
             return None
         path, state = newest
         try:
-            _require_same_shape(path, json.loads(state["config"]), msgspec.to_builtins(config))
+            changeable = (*CHANGEABLE_OPTIONS, *request.changeable)
+            _require_same_shape(path, json.loads(state["config"]), msgspec.to_builtins(config), changeable)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
             raise CheckpointError(
                 f"checkpoint {path} is not of a training: it has no configuration"
             ) from None
+        if request.prepare is not None:
+            request.prepare(state)
         checkpoints.go_on_from(path)
         if len(state.get("other_ranks", [])) + 1 != ranks:
             state = redistribute(state, ranks)
@@ -177,13 +184,15 @@ class ResumePoint:
         return [b"", *(bytes(tensor.numpy()) for tensor in self.state.get("other_ranks", []))]
 
 
-def _require_same_shape(path: Path, saved: dict[str, Any], now: dict[str, Any], prefix: str = "") -> None:
+def _require_same_shape(
+    path: Path, saved: dict[str, Any], now: dict[str, Any], changeable: tuple[str, ...], prefix: str = ""
+) -> None:
     for key, value in now.items():
         name = prefix + key
-        if name.startswith(CHANGEABLE_OPTIONS):
+        if name.startswith(changeable):
             continue
         if isinstance(value, dict):
-            _require_same_shape(path, saved.get(key, {}), value, name + ".")
+            _require_same_shape(path, saved.get(key, {}), value, changeable, name + ".")
         elif key in saved and saved[key] != json.loads(json.dumps(value)):
             raise CheckpointError(
                 f"checkpoint {path.name} was made with {name} = {saved[key]}; it cannot go on with {value}"
