@@ -76,25 +76,18 @@ def start(
     detach: bool,
 ) -> None:
     """Train a run; NAME is its name (generated where it is missing)."""
-    if name and resume:
-        raise click.UsageError("give a NAME for a new run or --resume NAME, not both")
+    _check_usage(name, resume, checkpoint, or_resume=or_resume)
     if fork is not None and any(one is not None for one in (resume, preset, policy, file)):
         raise click.UsageError("--fork has the other run's options: --set changes them, nothing else does")
-    if checkpoint is not None and resume is None:
-        raise click.UsageError("--checkpoint goes with --resume NAME")
-    if or_resume:
-        if name is None:
-            raise click.UsageError("--or-resume needs the run's NAME")
-        if was_trained(name):
-            name, resume = None, name
+    if or_resume and was_trained(name or ""):
+        name, resume, fork = None, name, None
     if name is not None:
         check_name(name)  # before torch is loaded
     short = {"rounds": rounds, "seed": seed, "device": device, "profiler.rounds": profile}
     policy = _policy_of_new_run(policy, resume, or_resume=or_resume)
     short |= _policy_options(policy, no_learn=no_learn, greedy=greedy)
     sets += tuple(f"{key}={value}" for key, value in short.items() if value is not None)
-    origin = None if fork is None or resume is not None else fork.partition("@")[0]
-    _check_before_torch(resume or origin, preset, file, sets)
+    _check_before_torch(resume or (fork and fork.partition("@")[0]), preset, file, sets)
     if detach:
         from esper_overwatch.trainer.daemon.background import start_detached
 
@@ -115,11 +108,20 @@ def start(
             sets=sets,
             unattended=or_resume,
             checkpoint=checkpoint,
-            fork=None if fork is None or resume is not None else Fork.find(fork, sets),
+            fork=None if fork is None else Fork.find(fork, sets),
         )
     finally:
         ignore_signals()
     sys.exit(exit_code)
+
+
+def _check_usage(name: str | None, resume: str | None, checkpoint: str | None, *, or_resume: bool) -> None:
+    if name and resume:
+        raise click.UsageError("give a NAME for a new run or --resume NAME, not both")
+    if checkpoint is not None and resume is None:
+        raise click.UsageError("--checkpoint goes with --resume NAME")
+    if or_resume and name is None:
+        raise click.UsageError("--or-resume needs the run's NAME")
 
 
 def _check_before_torch(

@@ -122,7 +122,7 @@ def run_daemon(
     Args:
         unattended: resume past damaged checkpoints, with a warning.
         checkpoint: what to resume from in place of the newest: `best`, a tag or a file.
-        fork: where a new run begins, in place of a beginning.
+        fork: where a new run begins.
 
     Returns:
         The process's exit code.
@@ -136,9 +136,8 @@ def run_daemon(
     resume = resumed_name(group, name, resume)
     if group.restarted:
         unattended, checkpoint = True, None  # nobody is there; and it was gone back to already
-    name = name if resume is None else find_run(resume).name
-    origin = fork.source if fork is not None and resume is None else None
-    sourced = load_configuration(name if resume is not None else origin, preset, file, sets)
+    name, fork = (name, fork) if resume is None else (find_run(resume).name, None)
+    sourced = load_configuration(fork.source if fork else name if resume else None, preset, file, sets)
     config = sourced.config
     group.check_split(config)
     metrics = _open_metrics(config.metrics)
@@ -150,22 +149,15 @@ def run_daemon(
         config = sourced.config
         _tell(check_sizes(config, data))
         progress.begin("building a host")
-        _, seeds = build_model(config, data)  # what cannot be grown ends it here, before there is a folder
-        if config.policy.file and resume is None:
-            SavedPolicy.read(Path(config.policy.file)).check_fit(config, len(seeds.slots))
+        _check_host(config, data, begins=not (resume or fork))
         with RunFolder.claim(name, prefix=config.task.label) as run:
             check_is_new(run, resume)
             group.record_home(f"{socket.gethostname()}:{run.path}")
-            request = None if resume is None else ResumeRequest(checkpoint, unattended)
+            request = ResumeRequest(checkpoint, unattended) if resume else None
             progress.begin(f"building {config.envs.count} hosts")
             try:
-                if fork is not None and resume is None:
-                    request = fork.begin(run, config)
-                daemon = Daemon(
-                    run, config, device, data, resume=request, process_group=group, metrics=metrics
-                )
-                if fork is not None and resume is None:
-                    daemon.control.parameters.enforce(fork.live)
+                request = fork.begin(run, config) if fork else request
+                daemon = Daemon(run, config, device, data, request, process_group=group, metrics=metrics)
                 progress.close()
                 with replaced_configuration(run.path, sourced):
                     daemon.open()
@@ -173,6 +165,13 @@ def run_daemon(
             except EsperError:
                 run.abandon()  # a start that is refused leaves no folder
                 raise
+
+
+def _check_host(config: Config, data: Task, *, begins: bool) -> None:
+    """End what cannot be grown, or does not fit the policy that it begins with, before there is a folder."""
+    _, seeds = build_model(config, data)
+    if config.policy.file and begins:
+        SavedPolicy.read(Path(config.policy.file)).check_fit(config, len(seeds.slots))
 
 
 def _prepare_device(config: Config, group: ProcessGroup) -> torch.device:
@@ -196,8 +195,8 @@ class Daemon:
         config: Config,
         device: torch.device,
         data: Task,
-        *,
         resume: ResumeRequest | None,
+        *,
         process_group: ProcessGroup | None = None,
         metrics: MetricsListener | None = None,
     ) -> None:
@@ -262,6 +261,7 @@ class Daemon:
             return None
         self.process_group.scatter_bytes(point.rank_states)
         self.control.load_state_dict(point.state)
+        self.control.parameters.enforce(point.as_configured)
         return self.trainer.round if self.trainer.epoch == 0 else self.trainer.round - 1
 
     def open(self) -> None:

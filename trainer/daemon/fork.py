@@ -37,7 +37,7 @@ by them."""
 _ROUND = re.compile(r"r?(\d+)")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fork:
     """Where a new run begins.
 
@@ -45,13 +45,11 @@ class Fork:
         source: name of the other run.
         checkpoint: the file.
         given: options that are given for it.
-        live: those of which a checkpoint holds the values, which are to be set anew once it is loaded.
     """
 
     source: str
     checkpoint: Path
     given: frozenset[str] = frozenset()
-    live: tuple[str, ...] = ()
 
     @classmethod
     def find(cls, text: str, sets: Iterable[str] = ()) -> Fork:
@@ -89,23 +87,24 @@ class Fork:
         options = msgspec.to_builtins(config)
         return ResumeRequest(changeable=FORK_OPTIONS, prepare=lambda state: self._prepare(state, options))
 
-    def _prepare(self, state: dict[str, Any], options: dict[str, Any]) -> None:
-        """Let what is given win over what the checkpoint holds.
+    def _prepare(self, state: dict[str, Any], options: dict[str, Any]) -> tuple[str, ...]:
+        """Let what is given win over what the checkpoint holds; the options to set anew once it is loaded.
 
         Raises:
             CheckpointError: an option can change between two rounds alone.
         """
         saved = json.loads(state["config"])
         differing = [key for key in PARAMETERS if _value(saved, key) != _value(options, key)]
-        self.live = tuple(key for key in PARAMETERS if key in self.given or key in differing)
-        of_reward = [key for key in self.live if key.startswith("reward.")]
+        live = tuple(key for key in PARAMETERS if key in self.given or key in differing)
+        of_reward = [key for key in live if key.startswith("reward.")]
         if of_reward and state["trainer"]["epoch"]:
             raise CheckpointError(
                 f"{of_reward[0]} can change between two rounds only, and {self.checkpoint.name} is within "
                 f"one; fork from the end of a round: esper-daemon checkpoints {self.source}"
             )
         changed: Mapping[str, float] = state.get("parameters", {})
-        state["parameters"] = {key: value for key, value in changed.items() if key not in self.live}
+        state["parameters"] = {key: value for key, value in changed.items() if key not in live}
+        return live
 
 
 def _value(options: Mapping[str, Any], key: str) -> Any:

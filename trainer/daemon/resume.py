@@ -121,8 +121,9 @@ class ResumeRequest:
     """Take the newest that can be read; nobody is there who could move others away."""
     changeable: tuple[str, ...] = ()
     """Options that may be others than the checkpoint's, beside `CHANGEABLE_OPTIONS`; `.` ends a section."""
-    prepare: Callable[[dict[str, Any]], None] | None = None
-    """Changes what was read before it is loaded; may raise CheckpointError."""
+    prepare: Callable[[dict[str, Any]], tuple[str, ...]] = lambda _: ()
+    """Changes what was read before it is loaded, and names `LiveParameters` that are to be as configured
+    afterwards; may raise CheckpointError."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,8 @@ class ResumePoint:
     state: dict[str, Any]
     damaged: Sequence[str] = ()
     """Damage of newer ones."""
+    as_configured: tuple[str, ...] = ()
+    """Parameters whose configured values win over those in the state."""
 
     @classmethod
     def find(
@@ -162,12 +165,11 @@ class ResumePoint:
             raise CheckpointError(
                 f"checkpoint {path} is not of a training: it has no configuration"
             ) from None
-        if request.prepare is not None:
-            request.prepare(state)
+        as_configured = request.prepare(state)
         checkpoints.go_on_from(path)
         if len(state.get("other_ranks", [])) + 1 != ranks:
             state = redistribute(state, ranks)
-        return cls(path, state, damaged)
+        return cls(path, state, damaged, as_configured)
 
     def configure(self, config: Config) -> Config:
         """The configuration of the run that goes on here, whose policy is that of the checkpoint."""
