@@ -42,7 +42,6 @@ COLUMNS = {
     "damage": "TEXT",
 }
 """Columns of `runs`, and what each holds; JSON ones are a list or an object of names and values."""
-SECTIONS = ("config", "summary")
 _WORDS = {"NaN": None, "Infinity": inf, "-Infinity": -inf}
 """Numbers that JSON lacks, as SQL has them."""
 _TOKEN = re.compile(

@@ -3,7 +3,7 @@
 libzmq 4.3.5 aborts the process where a peer leaves whose messages had reached the high water mark, if a ZMTP
 heartbeat is to be sent or answered then (its issue 3937). So no ROUTER sends any: on a Unix socket the kernel
 reports a peer that has gone, on TCP its keepalive does. A peer can send one all the same: so the ROUTERs over
-TCP have no mark, and connections that send too much are closed (`tcp_connections`). Those on Unix sockets,
+TCP have no mark (the gateway's memory is bounded as a whole). Those on Unix sockets,
 whose peers are trusted, have one, which bounds what a flood can make us keep. The publisher has heartbeats,
 which free the queues of frozen readers, and no mark on the little it receives.
 """
@@ -33,7 +33,6 @@ MAX_SUBSCRIPTION_BYTES = 512
 """A larger subscription costs its sender the connection: libzmq keeps some 50 bytes for each byte of a topic.
 Smaller than the longest message of a CURVE handshake it cannot be."""
 LINGER_MS = 500
-ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 MESSAGES_PER_TURN = 64
 COUNTED_TOPICS = (HEARTBEAT_TOPIC, VIEW_TOPIC)
 """Topics whose subscribers are counted; a client may subscribe to any others as well."""
@@ -69,14 +68,6 @@ def make_router(context: ZmqContext, *, is_trusted: bool = True) -> zmq.Socket[b
     socket.set(zmq.TCP_KEEPALIVE_IDLE, 10)
     socket.set(zmq.TCP_KEEPALIVE_INTVL, 5)
     socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
-    return socket
-
-
-def make_zap(context: ZmqContext) -> zmq.Socket[bytes]:
-    """Bound where libzmq asks about the handshakes of a context's sockets (RFC 27)."""
-    socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)  # a REP that could not answer once would be stuck
-    socket.set(zmq.LINGER, 0)
-    socket.bind(ZAP_ENDPOINT)
     return socket
 
 
