@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 TURN_MS = 100
 KEYS_SECONDS = 0.2
+FIND_SECONDS = 0.5
+"""Between two looks for a run that is not live: each reads the folders of all runs."""
 LOG_SECONDS = 1.0
 MESSAGES_PER_TURN = 64
 _ZAP_DOMAIN = "esper"
@@ -73,7 +75,7 @@ class Gateway:
         self._outer: dict[str, zmq.Socket[bytes]] = {}
         self._is_viewed = False
         self._rates, self._replies = RateLimiter(), ReplySender()
-        self._keys_at = self._logged_at = float("-inf")
+        self._keys_at = self._find_at = self._logged_at = float("-inf")
         self._context: ZmqContext = zmq.Context()
         self._authenticator = ThreadAuthenticator(self._context, log=logger)
         self._authenticator.start()
@@ -179,6 +181,9 @@ class Gateway:
         """Connect to the run's sockets, again where it has others now."""
         if self._target is not None and self._signature() == self._known:
             return
+        if self._target is None and time.monotonic() < self._find_at:
+            return
+        self._find_at = time.monotonic() + FIND_SECONDS
         try:
             target = self._source.find()
         except EsperError:

@@ -3,9 +3,9 @@
 libzmq 4.3.5 aborts the process where a peer leaves whose messages had reached the high water mark, if a ZMTP
 heartbeat is to be sent or answered then (its issue 3937). So no ROUTER sends any: on a Unix socket the kernel
 reports a peer that has gone, on TCP its keepalive does. A peer can send one all the same: so the ROUTERs over
-TCP have no mark (the gateway's memory is bounded as a whole). Those on Unix sockets,
-whose peers are trusted, have one, which bounds what a flood can make us keep. The publisher has heartbeats,
-which free the queues of frozen readers, and no mark on the little it receives.
+TCP have no mark, and the gateway's memory is bounded as a whole. Those on Unix sockets, whose peers are
+trusted, have one, which bounds what a flood can make us keep. The publisher has heartbeats, which free the
+queues of frozen readers, and no mark on the little it receives.
 """
 
 from __future__ import annotations

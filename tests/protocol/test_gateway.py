@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,7 @@ from click.testing import CliRunner
 
 from esper_overwatch import Subscriber, connect
 from esper_overwatch.overwatch_tui.cli import main as terminal
+from esper_overwatch.protocol.client.client import Client
 from esper_overwatch.protocol.client.endpoint import HandshakeMonitor
 from esper_overwatch.protocol.codec.addresses import with_key
 from esper_overwatch.protocol.codec.frames import VIEW_TOPIC
@@ -330,12 +332,25 @@ def test_keys_stay_valid_while_they_cannot_be_read(
             assert run.ping() > 0
 
 
-def test_next_boot_of_the_run_is_served(gateway: Gateway, server: Server, address: str) -> None:
+def _is_refused(run: Client) -> bool:
+    with contextlib.suppress(RequestError):
+        return not run.status()
+    return True
+
+
+def test_next_boot_of_the_run_is_served(
+    gateway: Gateway, server: Server, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with connect(address, key="viewer") as run:
         assert run.status()["boot"] == server.boot
         server.close()
         with pytest.raises(RequestError, match="alpha is not live there; the gateway waits for it"):
             until(lambda: run.status() and False)
+        looks: list[float] = []
+        find = gateway._source.find
+        monkeypatch.setattr(gateway._source, "find", lambda: looks.append(time.monotonic()) or find())  # type: ignore[func-returns-value]
+        until(lambda: _is_refused(run) and len(looks) > 2)
+        assert all(later - one > 0.4 for one, later in pairwise(looks)), "requests make it look no oftener"
     again = Server(server.run, hello={})
     again.start()
     until(lambda: gateway._target is not None)
