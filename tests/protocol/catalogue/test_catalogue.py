@@ -26,6 +26,7 @@ from esper_overwatch.protocol.catalogue.selection import Selection
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.runs import IDENTITY_FILE, RunFolder, find_run
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.storage.lock import Lock, holder_of
 from tests.trainer.journals import Told, at, epoch, round_finished, round_started, started, write_run
 
 TAGS = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=64)
@@ -299,7 +300,7 @@ def test_two_who_tag_at_once_lose_nothing(home: Path) -> None:
 
 
 CLAIMER = """
-import json, sys, time
+import json, random, sys, time
 from esper_overwatch.protocol.errors import NameTaken
 from esper_overwatch.protocol.runs import RunFolder
 print(flush=True)
@@ -310,14 +311,14 @@ while True:
                 assert json.loads((run.path / "run.json").read_bytes())["id"] == run.id
     except NameTaken:
         pass
-    time.sleep(0.001)
+    time.sleep(random.uniform(0.0, 0.01))  # else the other would seldom find it free on busy cores
 """
 RENAMER = """
 from esper_overwatch.protocol.catalogue.moves import rename_run
 from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.runs import find_run
 done = 0
-while done < 30:
+while done < 150:
     try:
         rename_run(find_run("alpha"), f"was-{done}")
         done += 1
@@ -336,5 +337,22 @@ def test_who_claims_a_run_has_it_in_its_place(home: Path) -> None:
         assert claimer.poll() is None, claimer.communicate()
         claimer.kill()
     entries = Catalogue().entries()
-    assert {f"was-{i}" for i in range(30)} <= {entry.name for entry in entries}
+    assert {f"was-{i}" for i in range(150)} <= {entry.name for entry in entries}
     assert len({entry.id for entry in entries}) == len(entries)
+
+
+def test_folder_renamed_while_it_is_locked_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between a lock's file being opened and locked somebody else may rename the folder."""
+    RunFolder.claim("alpha").release()
+    renamed: list[Path] = []
+
+    def lock(path: Path) -> Lock:
+        found = Lock(path)
+        if not renamed:
+            renamed.append(path.parent.rename(path.parent.with_name("was")))
+        return found
+
+    monkeypatch.setattr("esper_overwatch.protocol.runs.Lock", lock)
+    with RunFolder.claim("alpha") as run:
+        assert holder_of(run.path / "lock") is not None
+        assert holder_of(renamed[0] / "lock") is None
