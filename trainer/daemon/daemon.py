@@ -9,17 +9,15 @@ import socket
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-import msgspec
 import torch
 
 from esper_overwatch.protocol.codec.text import clean_text
 from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, EsperError
-from esper_overwatch.protocol.journal.writer import JournalLimits
 from esper_overwatch.protocol.machine.provenance import ProvenanceReport
 from esper_overwatch.protocol.messages.events import (
     LogLine,
@@ -32,7 +30,6 @@ from esper_overwatch.protocol.messages.events import (
 from esper_overwatch.protocol.runs import RunFolder, find_run
 from esper_overwatch.protocol.server.disk import DiskWatch
 from esper_overwatch.protocol.server.emitter import Emitter
-from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.trainer.checkpoint import Checkpoints
 from esper_overwatch.trainer.compute.device import (
     configure_allocator,
@@ -42,7 +39,6 @@ from esper_overwatch.trainer.compute.device import (
     raise_file_limit,
     resolve_device,
 )
-from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.compute.process_group import ProcessGroup, RankLostError
 from esper_overwatch.trainer.config.anomaly_options import configured_thresholds
 from esper_overwatch.trainer.config.schema import Config
@@ -82,6 +78,7 @@ from .resume import (
     rewind_of,
     run_progress,
 )
+from .run_server import open_server
 from .signals import END_SIGNALS, EndSignals, Interrupted, SignalListener
 from .start_progress import StartProgress
 from .systemd import Notifier
@@ -222,7 +219,7 @@ class Daemon:
             emitter, _run_shape(config, self.trainer, data), self.plan, config.drift, thresholds
         )
         self.control = RunControl(config, self.trainer, self.rank_zero, self.recorder, self.plan)
-        self.server = _open_server(run, config, execution, emitter, self.control)
+        self.server = open_server(run, config, execution, emitter, self.control)
         self.metrics = metrics
         self.saver = CheckpointSaver(
             self.control,
@@ -471,28 +468,4 @@ def _run_shape(config: Config, trainer: Trainer, data: Task) -> RunShape:
         rent=lambda: trainer.reward.run.cfg.rent,
         steps=config.task.batches_per_epoch,
         tasks=partial(data.names, seed, envs.count, envs.copies) if isinstance(data, Mixture) else None,
-    )
-
-
-def _open_server(
-    run: RunFolder, config: Config, execution: Execution, emitter: Emitter, control: RunControl
-) -> Server:
-    hello = {
-        "task": config.task.label,
-        "config": msgspec.to_builtins(config),
-        "execution": execution.to_dict(),
-        "thresholds": {signal: asdict(t) for signal, t in configured_thresholds(config.anomalies).items()},
-    }
-    limits = JournalLimits(
-        segment_bytes=config.journal.segment_bytes,
-        segment_seconds=config.journal.segment_seconds,
-        keep_bytes=config.journal.keep_bytes,
-    )
-    return Server(
-        run,
-        hello=hello,
-        limits=limits,
-        emitter=emitter,
-        check=control.check,
-        parameters=control.parameters.describe,
     )

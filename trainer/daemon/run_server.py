@@ -1,0 +1,41 @@
+"""The server of a training: what `hello` says of it, its journal's limits, the checks of its commands."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import msgspec
+
+from esper_overwatch.protocol.journal.writer import JournalLimits
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.config.anomaly_options import configured_thresholds
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.control.run_control import RunControl
+
+
+def open_server(
+    run: RunFolder, config: Config, execution: Execution, emitter: Emitter, control: RunControl
+) -> Server:
+    """The server of a boot, not started yet; raises what `Server` does."""
+    hello = {
+        "task": config.task.label,
+        "config": msgspec.to_builtins(config),
+        "execution": execution.to_dict(),
+        "thresholds": {signal: asdict(t) for signal, t in configured_thresholds(config.anomalies).items()},
+    }
+    limits = JournalLimits(
+        segment_bytes=config.journal.segment_bytes,
+        segment_seconds=config.journal.segment_seconds,
+        keep_bytes=config.journal.keep_bytes,
+    )
+    return Server(
+        run,
+        hello=hello,
+        limits=limits,
+        emitter=emitter,
+        check=control.check,
+        parameters=control.parameters.describe,
+    )
