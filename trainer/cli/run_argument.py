@@ -139,7 +139,10 @@ def _command_line(context: click.Context, run: str | None) -> list[str]:
         else:
             for one in value if parameter.multiple else (value,):
                 options += [parameter.opts[0], str(one)]
-    return [context.info_name or "", *options, *(["--", *arguments] if arguments else [])]
+    names, at = [context.info_name or ""], context.parent
+    while at is not None and at.parent is not None:  # of groups, without the program's
+        names, at = [at.info_name or "", *names], at.parent
+    return [*names, *options, *(["--", *arguments] if arguments else [])]
 
 
 def host_option(help: str) -> Callable[[_F], _F]:
