@@ -61,6 +61,8 @@ OTHERS = {
     "rotate": ["rotate", "mine"],
     "lease acquire": ["lease", "acquire", "mine"],
     "lease release": ["lease", "release", "mine"],
+    "alerts list": ["alerts", "mine"],
+    "alerts test": ["alerts", "test", "mine"],
     "tail": ["tail", "mine"],
     "replay": ["replay", "mine"],
     "checkpoints": ["checkpoints", "mine"],

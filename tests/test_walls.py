@@ -50,6 +50,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"runs"},
         {"catalogue"},
         {"server", "client"},
+        {"alerts"},
         {"publishing", "gateway"},
         {"integrations"},
     ],

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from esper_overwatch.protocol.integrations.wandb_runs import AlertLevel as AlertLevel
 from esper_overwatch.protocol.integrations.wandb_runs import CompatibleRun as Run
 from esper_overwatch.protocol.integrations.wandb_runs import LoggedArray as Histogram
 from esper_overwatch.protocol.integrations.wandb_runs import Media, current

@@ -31,6 +31,7 @@ class LogEntry:
 ORIGINS: dict[type, tuple[str, str]] = {
     ev.SeedStage: ("seed", "SEED"),
     ev.Incident: ("", "INC"),
+    ev.Alert: ("alert", "ALERT"),
     ev.AnomalyAcknowledged: ("", "INC"),
     ev.AnomalyMuted: ("", "INC"),
     ev.PPOUpdate: ("policy", "PPO"),
@@ -91,6 +92,8 @@ def has_log_entry(data: Any) -> bool:
         return data.to_stage not in _AUTOMATIC_STAGES
     if isinstance(data, ev.Incident):
         return data.change != "changed"
+    if isinstance(data, ev.Alert):
+        return data.change != "sent"
     return type(data) in ORIGINS
 
 
@@ -128,6 +131,8 @@ def _severity(data: Any) -> str | None:
     match data:
         case ev.Incident():
             return data.severity if data.active else None
+        case ev.Alert():
+            return data.level if data.change == "raised" else "warning"
         case ev.PPOUpdate():
             return "warning" if data.skipped_nonfinite else None
         case ev.LogLine():

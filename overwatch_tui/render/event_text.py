@@ -32,6 +32,8 @@ def _training_text(data: Any) -> str | None:
         case ev.Incident():
             after = f" after {data.suspect}" if data.suspect else ""
             return f"{data.title} over" if data.over else f"{data.title}: {data.scope}{after}"
+        case ev.Alert():
+            return _alert_text(data)
         case ev.AnomalyAcknowledged():
             return f"{data.kind} acknowledged by {data.by}" + (f": {data.reason}" if data.reason else "")
         case ev.AnomalyMuted():
@@ -61,6 +63,16 @@ def _teacher_text(report: ev.TeacherRound) -> str:
     if report.recognised is not None:
         text += f" recognised {100 * report.recognised:.0f}%"
     return text if report.imitation_loss is None else f"{text} imitated {report.imitation_loss:.3f}"
+
+
+def _alert_text(alert: ev.Alert) -> str:
+    who = f"{alert.rule}: " if alert.rule else ""
+    if alert.change == "raised":
+        return f"{who}{alert.title}" + (f": {alert.text}" if alert.text else "")
+    if alert.change == "sent":
+        return ""
+    what = "is tried again" if alert.change == "failing" else "failed"
+    return f"{who}{alert.action} {what}: {alert.error}"
 
 
 def _seed_text(stage: ev.SeedStage) -> str:

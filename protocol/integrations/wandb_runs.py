@@ -8,15 +8,28 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
+from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
 import msgspec
 
+from esper_overwatch.protocol.messages.vocabulary import Severity
 from esper_overwatch.protocol.publishing.description import describe, to_json_tree
 from esper_overwatch.protocol.publishing.run import PublishedRun, publish
 
 logger = logging.getLogger(__name__)
+
+
+class AlertLevel(StrEnum):
+    """Levels of alerts by wandb's names."""
+
+    INFO = "INFO"
+    WARN = "WARN"
+    ERROR = "ERROR"
+
+
+_SEVERITIES: dict[str, Severity] = {"INFO": "info", "WARN": "warning", "ERROR": "critical"}
 
 
 class CompatibleConfig(MutableMapping[str, Any]):
@@ -111,9 +124,9 @@ class CompatibleRun:
             self._run.log({name: text}, step=self.step)
 
     def alert(self, title: str, text: str = "", level: Any = None, wait_duration: Any = 0) -> None:
-        """Note an alert on the run's timeline."""
+        """Raise an alert; a level is an `AlertLevel` or its text."""
         if self._run is not None:
-            self._run.mark(": ".join(word for word in (title, text) if word)[:256])
+            self._run.alert(title, text, _SEVERITIES.get(str(level).upper(), "info"))
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
         """End the run; an exit code other than 0 = it has failed."""

@@ -25,6 +25,7 @@ from time import time_ns
 from types import TracebackType
 from typing import Any, Literal
 
+from esper_overwatch.protocol.alerts.rules import Rule
 from esper_overwatch.protocol.errors import FolderError, PublishError
 from esper_overwatch.protocol.machine.provenance import ProvenanceReport
 from esper_overwatch.protocol.machine.sampler import SystemSampler
@@ -34,12 +35,14 @@ from esper_overwatch.protocol.messages.events import (
     Mark,
     RunStopped,
 )
+from esper_overwatch.protocol.messages.vocabulary import Severity
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server.disk import DiskWatch
 from esper_overwatch.protocol.server.run_kind import RunKind
 from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.storage.folders import StrPath
 
+from .alerting import attach_rules, find_rules, loop_alert
 from .description import Description, claim_folder, describe, first_event
 from .judgement import LoopJudge
 from .left_out import LeftOut, never_raises
@@ -70,6 +73,7 @@ def publish(
     resume: bool = False,
     strict: bool = False,
     home: StrPath | None = None,
+    alerts: StrPath | None = None,
 ) -> PublishedRun:
     """Publish a run: viewers on this machine, through ssh or a gateway see what the loop logs.
 
@@ -87,18 +91,21 @@ def publish(
         resume: go on in the run of this name where there is one.
         strict: True raises for what is left out or changed otherwise.
         home: instead of `$ESPER_HOME`.
+        alerts: file of the rules that raise alerts; None = the user's own. See docs/reference/alerts.md.
 
     Raises:
+        AlertRulesError: `strict`: a rule is wrong, or `alerts` is not there.
         NameTaken: with `resume`, the run is live, or is a training of `esper-daemon`; `strict`: or is there.
         FolderError: no folder can be used; `strict`: or the home folder or a socket cannot.
         BadName, PublishError: `strict`: it is not a name; `config` or `tags` cannot be sent.
     """
     about = describe(config, tags, notes, strict=strict)
+    rules = find_rules(alerts, strict=strict)
 
     def start() -> PublishedRun:
         folder = claim_folder(name, resume=resume, strict=strict, home=home)
         try:
-            return PublishedRun(folder, about, strict=strict)
+            return PublishedRun(folder, about, strict=strict, rules=rules)
         except BaseException:
             folder.abandon()
             raise
@@ -124,7 +131,9 @@ class PublishedRun:
         note: takes what is left out; None where the run is strict.
     """
 
-    def __init__(self, folder: RunFolder, about: Description, *, strict: bool = False) -> None:
+    def __init__(
+        self, folder: RunFolder, about: Description, *, strict: bool = False, rules: Sequence[Rule] = ()
+    ) -> None:
         self.name, self.id, self.path = folder.name, folder.id, folder.path
         self._ended: str | None = None
         """Why nothing can be logged any more."""
@@ -158,6 +167,7 @@ class PublishedRun:
         self.boot = self._server.boot
         self._server.observe(self._judge.observe)
         try:
+            attach_rules(self._server, rules)
             self._server.start()
         except BaseException:
             self._server.close()
@@ -303,6 +313,23 @@ class PublishedRun:
         if not 0 < len(text) <= MAX_NOTE_CHARACTERS:
             raise PublishError(f"a mark of {len(text)} characters: must have 1 to {MAX_NOTE_CHARACTERS}")
         self._emit(Mark(text=text, client=self.name, uid=os.getuid(), pid=os.getpid()))
+
+    @never_raises
+    def alert(self, title: str, text: str = "", level: Severity = "warning") -> None:
+        """Tell somebody of something: the journal, viewers, and rules such as `alert.level >= warning`.
+
+        The same at the same step is sent once.
+
+        Args:
+            title: in a few words; 256 characters of it are sent.
+            text: more of it; likewise 2,000.
+            level: `info`, `warning` or `critical`.
+
+        Raises:
+            PublishError: of a run that is strict: there is no title or no such level, or the run has ended.
+        """
+        self._require_live()
+        self._emit(loop_alert(self.id, max(0, self._step), str(title), str(text), level))
 
     def watch(self, name: str, *, better: Literal["max", "min"] = "max", patience: int) -> None:
         """Ask for a warning (`stalled`) while a metric does not become better for many steps.

@@ -7,6 +7,8 @@ once or put into the mailbox (ctl). Every way out is a typed error that names wh
 from __future__ import annotations
 
 import logging
+import os
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,6 +24,7 @@ from esper_overwatch.protocol.messages.commands import (
     Reply,
     ReplyMeta,
     Request,
+    RequestMeta,
     Socket,
 )
 from esper_overwatch.protocol.messages.events import CommandAccepted, CommandDone, CommandRefused
@@ -128,6 +131,8 @@ class RequestHandler:
             if earlier is not None:
                 return [encode_reply(msgspec.structs.replace(earlier, meta=self._meta(replayed=True)))]
             method, params = self._check(socket, request)
+            if method.socket == "ctl" and method.needs_lease:
+                self._immediate.leases.check(request.meta.lease)
             if socket == "qry":
                 result, attachment = self._answer(method.name, params)
                 reply = encode_reply(self._reply(request.id, result))
@@ -142,6 +147,18 @@ class RequestHandler:
             return [encode_reply(error_reply(self._boot, request.id, failed))]
         self._replies.add(request.id, digest, accepted)
         return [encode_reply(accepted)]
+
+    def submit(self, method: str, client: str, reason: str) -> None:
+        """Send the trainer a command without parameters by the run's own user, whom no lease keeps out.
+
+        Raises:
+            RequestError: it is refused, as it would be of a client.
+        """
+        request = Request(
+            secrets.token_hex(8), method, meta=RequestMeta(client=client[:64], reason=reason[:256])
+        )
+        _, params = self._check("ctl", request)
+        self._enqueue(request, params, Peer(uid=os.getuid(), pid=os.getpid(), role="admin"))
 
     def _check(self, socket: Socket, request: Request) -> tuple[Method, Params]:
         meta = request.meta
@@ -196,8 +213,6 @@ class RequestHandler:
                 f"{method.name} was meant for state {meta.expect.state}; the run is {state}",
                 {"state": state, "allowed": [meta.expect.state]},
             )
-        if method.socket == "ctl" and method.needs_lease:
-            self._immediate.leases.check(meta.lease)
 
     def _execute_now(self, request: Request, params: Params, peer: Peer) -> dict[str, Any]:
         begin, client = time.perf_counter(), _client_name(request, peer)

@@ -144,6 +144,10 @@ class Server:
             note=self._silence_note,
         )
         self._handler.methods = kind.methods
+        self.submit = self._handler.submit
+        """Sends the trainer a command of the run's own; in the I/O thread. See `RequestHandler.submit`."""
+        self.before_end: Callable[[], None] = lambda: None
+        """Called in the I/O thread at the end, when all is published; what it emits is published, too."""
         self._context: ZmqContext | None = None
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
@@ -368,8 +372,10 @@ class Server:
             logger.warning("the run's folder %s is back", self.run.path)
 
     def _say_bye(self) -> None:
-        while self.faults.attempt("publish", self._publisher.tick):
-            pass
+        for prepare in (lambda: None, self.before_end):
+            self.faults.attempt("end", prepare)
+            while self.faults.attempt("publish", self._publisher.tick):
+                pass
         self._send_heartbeat()
 
     def _close_all(self) -> None:

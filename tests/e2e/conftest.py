@@ -52,6 +52,7 @@ class House:
             **{k: v for k, v in os.environ.items() if not k.startswith("ESPER_")},
             "ESPER_HOME": str(self.home),
             "XDG_RUNTIME_DIR": str(self.runtime),
+            "XDG_CONFIG_HOME": str(folder / "config"),
             "OMP_NUM_THREADS": "1",
         }
         self.processes: list[subprocess.Popen[str]] = []

@@ -57,6 +57,7 @@ def test_from_another_machine(box: Machine, tmp_path: Path) -> None:
         assert "alpha" in picture
         last = json.loads(run("trainer", "tail", "--ssh", "box:alpha", "-n", "1", "--json"))
         assert last["seq"] > 0
+        assert json.loads(run("trainer", "alerts", "--ssh", "box:alpha", "--json")) == []
         assert json.loads(run("trainer", "stop", "--ssh", "box:alpha", "--json"))["stopped"]
     finally:
         subprocess.run(

@@ -10,6 +10,7 @@ from textual.events import Paste
 from esper_overwatch import publish
 from esper_overwatch.overwatch_tui import keys
 from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.model.log_entries import has_log_entry
 from esper_overwatch.overwatch_tui.model.loop_commands import OfferedParameter, read_loop_commands
 from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.panels.metric_charts import charted
@@ -114,6 +115,22 @@ async def test_a_view_that_it_lacks_is_said() -> None:
 
 def test_text_of_several_lines_is_one_line() -> None:
     assert event_text(ev.LoggedText(step=3, name="note", text="two\n  lines\n")) == "note: two lines (step 3)"
+
+
+def test_alert_has_a_line_unless_it_was_sent() -> None:
+    lines = {}
+    for change in ("raised", "failing", "failed", "sent"):
+        alert = ev.Alert(id="1", rule="diverged", change=change, level="critical", title="loss is nan")  # type: ignore[arg-type]
+        if change != "raised":
+            alert.action, alert.error = "webhook", "no answer within 10 s"
+        assert has_log_entry(alert) == bool(event_text(alert))
+        lines[change] = event_text(alert)
+    assert lines == {
+        "raised": "diverged: loss is nan",
+        "failing": "diverged: webhook is tried again: no answer within 10 s",
+        "failed": "diverged: webhook failed: no answer within 10 s",
+        "sent": "",
+    }
 
 
 def test_waiting_for_a_round_of_a_published_run_is_refused() -> None:

@@ -25,6 +25,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "run").mkdir(mode=0o700)
     monkeypatch.setenv("ESPER_HOME", str(folder / "home"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
     yield folder / "home"
     shutil.rmtree(folder)
 

@@ -13,6 +13,7 @@ import click
 from esper_overwatch.protocol.version import __version__
 
 from . import control, journal, runs, start
+from .alerts import alerts
 from .checkpoints import checkpoints
 from .compare import compare
 from .completion import completion
@@ -41,6 +42,7 @@ def main() -> None:
 
 
 _OTHERS = (
+    alerts,
     checkpoints,
     compare,
     data,

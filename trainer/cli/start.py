@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from esper_overwatch.protocol.alerts.rules import read_rules
 from esper_overwatch.protocol.client.command_line import check_arguments
 from esper_overwatch.protocol.runs import check_name, find_run, was_trained
 from esper_overwatch.trainer.config import load as settings
@@ -133,7 +134,7 @@ def _check_before_torch(
     if resume is not None:
         find_run(resume)
     else:
-        settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
+        read_rules(settings.load(preset=preset, file=file, environ=os.environ, sets=sets).alerts.file)
 
 
 def _policy_of_new_run(policy: str | None, resume: str | None, *, or_resume: bool) -> str | None:

@@ -16,6 +16,7 @@ from .policy_options import EvaluationConfig, PolicyConfig, PPOConfig, RewardCon
 from .section import Section, count
 from .seed_options import GatesConfig, GovernorConfig, SeedsConfig
 from .service_options import (
+    AlertsConfig,
     CheckpointConfig,
     JournalConfig,
     MetricsConfig,
@@ -58,4 +59,5 @@ class Config(Section, frozen=True):
     profiler: ProfilerConfig = field(default_factory=ProfilerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
+    alerts: AlertsConfig = field(default_factory=AlertsConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)

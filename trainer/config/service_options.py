@@ -1,4 +1,4 @@
-"""Options of what surrounds the training: telemetry, profiler, checkpoints, journal, sockets, metrics."""
+"""Options of what surrounds the training: telemetry, profiler, checkpoints, journal, alerts, metrics."""
 
 from __future__ import annotations
 
@@ -98,6 +98,13 @@ class JournalConfig(Section, frozen=True):
             le=2**60,
         ),
     ] = 0
+
+
+class AlertsConfig(Section, frozen=True):
+    file: Annotated[
+        str,
+        Meta(description="File of the rules that raise alerts; empty = alerts.toml in the user's settings"),
+    ] = ""
 
 
 class MetricsConfig(Section, frozen=True):

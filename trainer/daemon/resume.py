@@ -36,6 +36,7 @@ CHANGEABLE_OPTIONS = (
     "profiler.",
     "checkpoint.",
     "journal.",
+    "alerts.",
     "metrics.",
     "evaluation.",
     "policy.file",

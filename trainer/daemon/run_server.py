@@ -1,4 +1,4 @@
-"""The server of a training: what `hello` says of it, its journal's limits, the checks of its commands."""
+"""The server of a training: what `hello` says of it, its journal's limits, its commands, its alerts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import asdict
 
 import msgspec
 
+from esper_overwatch.protocol.alerts.alerts import Alerts
+from esper_overwatch.protocol.alerts.rules import read_rules
 from esper_overwatch.protocol.journal.writer import JournalLimits
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server.emitter import Emitter
@@ -19,7 +21,7 @@ from esper_overwatch.trainer.control.run_control import RunControl
 def open_server(
     run: RunFolder, config: Config, execution: Execution, emitter: Emitter, control: RunControl
 ) -> Server:
-    """The server of a boot, not started yet; raises what `Server` does."""
+    """The server of a boot, not started yet; raises what `Server`, `Alerts` and `read_rules` do."""
     hello = {
         "task": config.task.label,
         "config": msgspec.to_builtins(config),
@@ -31,7 +33,7 @@ def open_server(
         segment_seconds=config.journal.segment_seconds,
         keep_bytes=config.journal.keep_bytes,
     )
-    return Server(
+    server = Server(
         run,
         hello=hello,
         limits=limits,
@@ -39,3 +41,6 @@ def open_server(
         check=control.check,
         parameters=control.parameters.describe,
     )
+    if rules := read_rules(config.alerts.file):
+        Alerts(server, rules)
+    return server

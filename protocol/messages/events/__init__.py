@@ -16,7 +16,7 @@ from .audit import (
     ParamChanged,
     lease_fingerprint,
 )
-from .incident import Anomaly, Incident, IncidentChange
+from .incident import Alert, AlertChange, Anomaly, Incident, IncidentChange
 from .life import (
     FINISHED,
     STOP_BY,
@@ -64,6 +64,8 @@ __all__ = [
     "EVENTS",
     "FINISHED",
     "STOP_BY",
+    "Alert",
+    "AlertChange",
     "Anomaly",
     "AnomalyAcknowledged",
     "AnomalyMuted",

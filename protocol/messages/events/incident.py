@@ -1,4 +1,4 @@
-"""Stream `life`: what the daemon judges to be wrong. Never dropped."""
+"""Stream `life`: what the daemon judges to be wrong, and whom it tells. Never dropped."""
 
 from __future__ import annotations
 
@@ -72,3 +72,29 @@ class Incident:
     """The command that takes the change back: METHOD KEY=VALUE, for `:` and `esper-daemon call`."""
     over: int = 0
     """Wall time at which it was over, microseconds; 0 = it goes on."""
+
+
+AlertChange = Literal["raised", "sent", "failing", "failed"]
+
+
+@event("alert", "life", keep=1, key=("id", "action"), subjects=64)
+@dataclass(kw_only=True)
+class Alert:
+    """An alert that the user's rules or the loop raised, and what became of telling others of it."""
+
+    id: str
+    """Key of the alert, the same where a resumed run raises or sends it again."""
+    rule: str
+    """The rule that raised it; empty where the loop itself did, by `run.alert`."""
+    change: AlertChange
+    """`failing`: it is tried again; `failed`: it is given up."""
+    level: Severity
+    title: str
+    text: str = ""
+    when: str = ""
+    """The rule's condition; empty where there is no rule."""
+    action: str = ""
+    """`webhook`, `command`, `pause` or `stop`; empty of one that is raised. Never an address."""
+    attempts: int = 0
+    error: str = ""
+    """Why it could not be sent; empty where it could."""

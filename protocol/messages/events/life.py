@@ -99,7 +99,7 @@ def reason_of_done(rounds: int) -> str:
 @event("run.stopped", "life")
 @dataclass(kw_only=True)
 class RunStopped:
-    """Last event of a boot that ended in order."""
+    """Last event of a boot that ended in order, but for alerts of that end."""
 
     reason: str
     exit_code: int

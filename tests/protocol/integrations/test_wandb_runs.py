@@ -38,7 +38,7 @@ wandb.log({"table": wandb.Table(columns=["a"], data=[[1]])})
 run.summary["best"] = 0.7
 artifact = wandb.Artifact("model", type="model")
 run.log_artifact(artifact) if MODE == "disabled" else None
-wandb.alert(title="done", text="all epochs")
+wandb.alert(title="done", text="all epochs", level=wandb.AlertLevel.WARN)
 wandb.finish()
 """
 
@@ -72,7 +72,8 @@ def test_program_for_wandb_is_published_as_it_is(home: Path, tmp_path: Path) -> 
     assert (started.config, started.tags, started.notes) == ({"lr": 0.1, "epochs": 3}, ["toy", "a"], "why")
     (config,) = journal("toy-1", ev.LoggedText)
     assert json.loads(config.text) == {"lr": 0.1, "epochs": 3, "layers": [8, 8]}
-    assert [event.text for event in journal("toy-1", ev.Mark)] == ["done: all epochs"]
+    (alert,) = journal("toy-1", ev.Alert)
+    assert (alert.level, alert.title, alert.text, alert.rule) == ("warning", "done", "all epochs", "")
 
 
 @pytest.mark.slow

@@ -222,7 +222,7 @@ def test_run_that_failed_is_told_alike_everywhere() -> None:
     [
         (("tail", "--type", "epohc"), "no events of the type 'epohc'; did you mean epoch"),
         (("replay", "--type", "seed"), "no events of the type 'seed'; did you mean seed.gate, seed.stage"),
-        (("tail", "--type", "zzz"), "no events of the type 'zzz'; there are anomaly"),
+        (("tail", "--type", "zzz"), "no events of the type 'zzz'; there are alert, anomaly"),
     ],
 )
 def test_unknown_event_types_are_told_with_near_ones(words: tuple[str, ...], told: str) -> None:

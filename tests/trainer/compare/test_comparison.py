@@ -346,7 +346,7 @@ def test_configuration_is_checked_as_for_a_run(tmp_path: Path, sets: list[str], 
 
 def test_every_section_has_an_effect_or_is_refused() -> None:
     used = {*OF_TRAINING, "episode_epochs", "device", "envs", "compile", "cuda"}
-    used |= {"telemetry", "drift", "anomalies", "profiler", "checkpoint", "journal", "metrics"}
+    used |= {"alerts", "telemetry", "drift", "anomalies", "profiler", "checkpoint", "journal", "metrics"}
     unused = {key for key in UNUSED if "." not in key}
     assert not used & unused
     assert used | unused == set(Config.__struct_fields__)

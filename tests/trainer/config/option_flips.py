@@ -336,6 +336,8 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "journal.segment_bytes": Flip("65536", grows(closed_segments), with_=SMALL_SEGMENTS[1:]),
     "journal.segment_seconds": Flip("1", grows(closed_segments), with_=LOADED),
     "journal.keep_bytes": Flip("1", shrinks(closed_segments), with_=SMALL_SEGMENTS),
+    # Who is told.
+    "alerts.file": Flip("nowhere.toml", refused("nowhere.toml", "is not there")),
     # Who may listen.
     "metrics.listen": Flip("127.0.0.1:0", sees(addresses=1), "endless", look=scraped),
     "metrics.allow_unauthenticated": Flip(

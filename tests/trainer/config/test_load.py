@@ -161,6 +161,7 @@ FREE_TEXT: dict[str, tuple[str, ...]] = {
     "policy.file": (),
     "policy.constant": ("policy.kind=constant",),
     "evaluation.constant": ("evaluation.rounds=1",),
+    "alerts.file": (),
 }
 """Options that take any words, which only the task or the host can judge, and what they need for it."""
 
