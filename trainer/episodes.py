@@ -69,6 +69,8 @@ class Episodes:
         )
         self.reward = Reward(reward_context, n, slots, device, compiler)
         self.governor = Governor(population, data.perplexity, data.chance, cfg.governor)
+        if population.tasks.guess is not None:
+            self.reward.guess = self.governor.guess = population.tasks.guess
         self.rollout = Rollout.zeros(cfg.episode_epochs, n, slots, device)
         self.measurements = Measurements.unmeasured(n, slots, device)
         self.decision: Decision | None = None
@@ -83,10 +85,7 @@ class Episodes:
         return self.reports.to_host
 
     def capture(self, graphs: CudaGraphs) -> None:
-        """Let governor, transitions and actions be captured as CUDA graphs, unless each env has a task of its
-        own, whose parameters change every round."""
-        if self.population.tasks.vary:
-            return
+        """Let governor, transitions and actions be captured as CUDA graphs."""
         self.governor.capture(graphs)
         table = list(vars(self.table).values())
         self._advance = graphs.wrap("the transitions", self.advance, changes=lambda: table)
@@ -146,16 +145,8 @@ class Episodes:
         self.actor.begin_episode(self.round)
         self.reward.begin_episode()
         self.governor.begin_episode()
-        self.set_guess()
         self.measurements = Measurements.unmeasured(*self.table.shape, self.table.stage.device)
         self.transfer(self.decide(hooks), hooks)
-
-    def set_guess(self) -> None:
-        """Tell those who compare with a guess what it is worth, where each env learns a task of its own."""
-        guess = self.population.tasks.guess()
-        if guess is not None:
-            self.reward.guess = guess
-            self.governor.guess = guess
 
     def decide(self, hooks: Hooks) -> dict[str, Tensor]:
         """Apply automatic transitions, then the policy's actions; the columns describe both."""

@@ -172,7 +172,6 @@ class Trainer(Episodes):
         self.round, self.epoch = state["round"], state["epoch"]
         self.population.load_state_dict(state["population"])
         self.population.draw_tasks(self.round)
-        self.set_guess()
         self.reward.load_state_dict(state["reward"])
         self.governor.load_state_dict(state["governor"])
         self.rollout.load_state_dict(state["rollout"])

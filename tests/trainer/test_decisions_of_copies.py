@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from esper_overwatch.protocol.messages.vocabulary import Op
 from esper_overwatch.trainer.config.load import load
 from esper_overwatch.trainer.config.schema import Config
-from esper_overwatch.trainer.data.mixture import Mixture
 from esper_overwatch.trainer.data.registry import load_task
 from esper_overwatch.trainer.hooks import StopRun
 from esper_overwatch.trainer.loop import Trainer
@@ -83,14 +82,6 @@ def test_copies_of_a_host_differ_by_what_is_decided_alone() -> None:
 def test_copies_draw_actions_of_their_own(whole: tuple[Trainer, Watch]) -> None:
     planted = whole[0].rollout.plan
     assert any(bool((planted[:, i] != planted[:, i + 1]).any()) for i in range(0, 6, COPIES))
-
-
-def test_tasks_that_are_told_are_those_of_the_copies(whole: tuple[Trainer, Watch]) -> None:
-    trainer, _ = whole
-    data = load_task(CONFIG.task, torch.device("cpu"))
-    assert isinstance(data, Mixture)
-    names = [name for name, _ in data.names(CONFIG.seed, 6, COPIES, trainer.round)]
-    assert names == [CONFIG.task.mixture[i] for i in trainer.population.tasks.numbers.tolist()]
 
 
 def test_probabilities_are_told_where_something_was_decided(whole: tuple[Trainer, Watch]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.compute.device import upload
 
 from .task import Examples
 
@@ -36,6 +38,8 @@ class Batches:
         self._envs, self._seed, self._size = len(envs), seed, size
         self._walkers = torch.full_like(envs[:1], ALL_ENVS) if shared else envs
         self._orders: dict[tuple[int, int, int], Tensor] = {}
+        self._rows: dict[int, Tensor] = {}
+        """bool [n, 1], the envs with so many examples, where not all have as many."""
         numbers = size * len(self._walkers) * examples.numbers
         most = MAX_PREPARED_NUMBERS if envs.device.type == "cpu" else MAX_PREPARED_NUMBERS_GPU
         self._together = 1 if examples.varies else max(1, most // numbers)
@@ -47,6 +51,7 @@ class Batches:
         """Replace the examples; batches made of the old ones are dropped."""
         self.examples, self._made = examples, None
         self._orders.clear()
+        self._rows.clear()
 
     def at(self, round_: int, step: int) -> tuple[Tensor, Tensor]:
         """Inputs [B, n*C, H, W], or [B, C, H, W] where they are shared, and labels [n, L] of one step."""
@@ -73,9 +78,12 @@ class Batches:
         if lengths is None or len(set(lengths)) == 1:
             return self._walk(len(self.examples), round_, step, steps)
         found = self._walkers.new_empty(len(lengths), steps * self._size)
-        for total in sorted(set(lengths)):
-            rows = torch.tensor([length == total for length in lengths], device=found.device)
-            found = torch.where(rows.unsqueeze(1), self._walk(total, round_, step, steps), found)
+        if not self._rows:
+            totals = np.unique(lengths)
+            rows = upload(totals[:, None, None] == np.array(lengths)[:, None], found.device)
+            self._rows = dict(zip(totals.tolist(), rows, strict=True))
+        for total, rows in self._rows.items():
+            found = torch.where(rows, self._walk(total, round_, step, steps), found)
         return found
 
     def _walk(self, total: int, round_: int, step: int, steps: int) -> Tensor:

@@ -12,10 +12,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.compute.device import upload_together
 
 from .augment import Augment
 from .dataset import DataError, Dataset, Split
@@ -68,11 +71,6 @@ class Mixture:
         return [data for task in self.tasks for data in task.datasets]
 
     @property
-    def task_of_dataset(self) -> list[int]:
-        """Place in `tasks` of each of `datasets`."""
-        return [place for place, task in enumerate(self.tasks) for _ in task.datasets]
-
-    @property
     def shape(self) -> tuple[int, int, int]:
         """C, H, W of an image."""
         return self.datasets[0].shape
@@ -112,8 +110,8 @@ class Mixture:
         )
         return replace(self, tasks=tuple(moved))
 
-    def draw(self, seed: int, envs: Tensor, round_: int) -> Tensor:
-        """Places in `datasets` of what envs learn in a round: int64 [n], in host memory.
+    def draw(self, seed: int, envs: Tensor, round_: int) -> NDArray[np.int64]:
+        """Places in `datasets` of what envs learn in a round: int64 [n].
 
         Each task is as likely as another, and so is each of its instances.
 
@@ -123,23 +121,24 @@ class Mixture:
         words = rng.bits(rng.key(seed, rng.Purpose.TASK, envs, round_), 2)
         counts = torch.tensor([len(task.datasets) for task in self.tasks])
         task = words[:, 0].remainder(len(self.tasks))
-        return (counts.cumsum(0) - counts)[task] + words[:, 1].remainder(counts[task])
+        places = (counts.cumsum(0) - counts)[task] + words[:, 1].remainder(counts[task])
+        return places.numpy()
 
     def names(self, seed: int, envs: int, copies: int, round_: int) -> list[tuple[str, int]]:
         """Task and instance of envs 0 to `envs` - 1 in a round; `copies` in a row are of one host."""
         known = [(task.name, i) for task in self.tasks for i in range(len(task.datasets))]
         return [known[place] for place in self.draw(seed, torch.arange(envs) // copies, round_).tolist()]
 
-    def guesses(self) -> tuple[Tensor, Tensor]:
-        """Accuracy and loss of a guess, float32 each, of each of `datasets`."""
-        chance = [data.chance for data in self.datasets]
-        return torch.tensor(chance), torch.tensor([math.log(data.perplexity) for data in self.datasets])
+    def guesses(self) -> NDArray[np.float32]:
+        """Accuracies and losses of a guess of each of `datasets`, [2, datasets]."""
+        guesses = [(data.chance, math.log(data.perplexity)) for data in self.datasets]
+        return np.array(guesses, dtype=np.float32).T
 
     def examples(self, part: Part, dtype: torch.dtype, augment: Sequence[str] = ()) -> EnvImages:
         """A split, of the first instance for one env; `EnvImages.of_envs` gives those of others."""
         moved = Augment(augment) if augment else None
         source = MixtureImages(self.datasets, part, self.classes, dtype, moved)
-        return EnvImages(source, torch.zeros(1, dtype=torch.int64))
+        return EnvImages(source, np.zeros(1, dtype=np.int64))
 
 
 class MixtureImages:
@@ -176,27 +175,26 @@ class EnvImages:
 
     Args:
         source: all instances.
-        places: int64 [n] among the instances, in host memory.
+        places: int64 [n] among the instances.
     """
 
-    def __init__(self, source: MixtureImages, places: Tensor) -> None:
+    def __init__(self, source: MixtureImages, places: NDArray[np.int64]) -> None:
         self._source = source
-        device = source.labels_M.device
-        lengths, counts = torch.tensor(source.lengths), torch.tensor(source.counts)
+        lengths, counts = np.array(source.lengths), np.array(source.counts)
+        rows = (places, lengths[places], (lengths.cumsum() - lengths)[places], counts[places])
+        at, answers, self._first, classes = upload_together(rows, source.labels_M.device)
         self.lengths: list[int] | None = lengths[places].tolist()
-        self._first = (lengths.cumsum(0) - lengths)[places].to(device)
-        self.answers: int | Tensor = lengths[places].to(device)
+        self.answers: int | Tensor = answers
         """int64 [n], labels of each env in all."""
         self._lengths_n1 = self.answers.unsqueeze(1)
-        at = places.to(device)
         self._scale, self._shift = source.scale[at].flatten(), source.shift[at].flatten()
         self._longest = int(lengths[places].max())
         self.absent: Tensor | None = None
         """bool [n, classes], outputs that are no class of the env's task; None where all are."""
         if min(source.counts) < source.classes:
-            self.absent = (torch.arange(source.classes) >= counts[places].unsqueeze(1)).to(device)
+            self.absent = torch.arange(source.classes, device=at.device) >= classes.unsqueeze(1)
 
-    def of_envs(self, places: Tensor) -> EnvImages:
+    def of_envs(self, places: NDArray[np.int64]) -> EnvImages:
         """This split for other envs; nothing is copied."""
         return EnvImages(self._source, places)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from msgspec.structs import replace
+from numpy.typing import NDArray
 from torch import Tensor
 
 from esper_overwatch.trainer.config.schema import Config
@@ -25,11 +27,12 @@ MAX_HOSTS = 4096
 class HeldOutMixture(Mixture):
     """A mixture whose tasks are dealt out in turn, so that each has as many hosts as another."""
 
-    def draw(self, seed: int, envs: Tensor, round_: int) -> Tensor:  # noqa: ARG002
-        """Places in `datasets`, the same in every round: int64 [n], in host memory."""
+    def draw(self, seed: int, envs: Tensor, round_: int) -> NDArray[np.int64]:  # noqa: ARG002
+        """Places in `datasets`, the same in every round: int64 [n]."""
         counts = torch.tensor([len(task.datasets) for task in self.tasks])
         task = envs.remainder(len(self.tasks))
-        return (counts.cumsum(0) - counts)[task] + (envs // len(self.tasks)).remainder(counts[task])
+        places = (counts.cumsum(0) - counts)[task] + (envs // len(self.tasks)).remainder(counts[task])
+        return places.numpy()
 
 
 @dataclass(frozen=True)

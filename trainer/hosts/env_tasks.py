@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from esper_overwatch.trainer.compute.device import upload
 from esper_overwatch.trainer.data.mixture import EnvImages, Mixture
 from esper_overwatch.trainer.data.task import Examples, Task
 from esper_overwatch.trainer.measurements import Guess
@@ -49,25 +51,15 @@ class EnvTasks:
             data.examples("test", dtype),
         )
         self._splits = DatasetSplits(train, val, test)
-        self._places = torch.zeros_like(envs)
+        self._places = np.zeros(len(envs), dtype=np.int64)
+        self.guess = None if self._mixture is None else Guess(*torch.empty(2, len(envs), device=device))
+        """Baselines of each env, in the same memory in all rounds; None where all have the same."""
         self.draw(0)
 
     @property
     def vary(self) -> bool:
         """True if envs draw a task for each episode."""
         return self._mixture is not None
-
-    @property
-    def places(self) -> Tensor:
-        """int64 [N], what the envs learn, as places in `Mixture.datasets`; in host memory."""
-        return self._places
-
-    @property
-    def numbers(self) -> Tensor | None:
-        """int64 [N], the place of each env's task in the mixture, on the device; None where there is none."""
-        if self._mixture is None:
-            return None
-        return torch.tensor(self._mixture.task_of_dataset)[self._places].to(self._device)
 
     def assign_envs(self, envs: Tensor) -> None:
         """Draw for other envs from now on: their global indices, int64 [N], in host memory."""
@@ -77,6 +69,9 @@ class EnvTasks:
         """Draw the envs' tasks of a round; a round has the same whenever it is drawn."""
         if self._mixture is not None:
             self._places = self._mixture.draw(self._seed, self._envs, round_)
+            guess = upload(self._mixture.guesses()[:, self._places], self._device)
+            for known, now in zip(self.guess or (), guess, strict=True):
+                known.copy_(now)
 
     def splits(self, start: int, stop: int) -> DatasetSplits:
         """The examples of envs `start` to `stop` of these."""
@@ -84,10 +79,3 @@ class EnvTasks:
             return self._splits
         places = self._places[start:stop]
         return DatasetSplits(*(s.of_envs(places) for s in self._splits if isinstance(s, EnvImages)))
-
-    def guess(self) -> Guess | None:
-        """Chance-level baselines of each env; None where all envs have the same."""
-        if self._mixture is None:
-            return None
-        chance, loss = (values[self._places] for values in self._mixture.guesses())
-        return Guess(chance.to(self._device), loss.to(self._device))
