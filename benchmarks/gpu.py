@@ -40,7 +40,6 @@ from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.data.dataset import Dataset
 from esper_overwatch.trainer.data.registry import load
 from esper_overwatch.trainer.hosts.population import Population
-from esper_overwatch.trainer.hosts.precision import resolve_amp
 from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.telemetry.stall_counters import StallCounters
 
@@ -143,8 +142,7 @@ def measure_sequential(n: int, device: torch.device) -> dict[str, float]:
     config = settings.load(sets=[f"envs.count={n}"])
     data = load("digits", device)
     assert isinstance(data, Dataset)
-    amp = resolve_amp(config, device)
-    population = Population(config, data, device, execution=Execution(group_size=n, amp=amp))
+    population = Population(config, data, device, execution=Execution(group_size=n))
     population.begin_episode(1)
     with device:  # makes the tensors of the modules there
         plant(population)

@@ -3,7 +3,8 @@
 More hosts in a group mean fewer operations to issue, but a working set that falls out of the caches. On a CPU
 rules decide, so that two runs with one seed are the same bit for bit. On a GPU it is measured: throwaway
 groups of growing size take a few real steps, and the growing ends where it no longer pays. Groups of that
-size then try both convolutions and, as whole epochs, both plans: masked ones are replayed as CUDA graphs.
+size then try both convolutions and, as whole epochs, both plans, whose masked one is replayed as CUDA graphs,
+and bf16.
 What is chosen is tried before the run begins: it has to fit into memory.
 """
 
@@ -27,7 +28,7 @@ from esper_overwatch.trainer.compute import native_convolution
 from esper_overwatch.trainer.compute.compiler import Compiler
 from esper_overwatch.trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphs
 from esper_overwatch.trainer.compute.device import is_out_of_memory, return_freed_memory
-from esper_overwatch.trainer.compute.execution_plan import Convolution, Execution, Plan
+from esper_overwatch.trainer.compute.execution_plan import Amp, Convolution, Execution, Plan
 from esper_overwatch.trainer.config.load import ConfigError
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.data.task import Task
@@ -54,6 +55,9 @@ NUM_SWEEPS = 3
 decide."""
 MAX_UNFOLD_RATIO = 0.6
 """Unfolded convolutions are chosen where a step takes at most so much of one with grouped ones."""
+AMP_TRIED: tuple[Amp, Amp] = ("off", "bf16")
+MAX_BF16_RATIO = 0.9
+"""bf16, which rounds, is chosen where an epoch takes at most so much of one in float32."""
 NUM_EPOCHS = 3
 """Least epochs per plan, those not counted in which graphs are captured and compared."""
 CLEAR_RATIO = 1.25
@@ -125,6 +129,7 @@ class StepTimer:
     device: torch.device
     convolution: Convolution = "grouped"
     plan: Plan = "gather"
+    amp: Amp = "off"
 
     def seconds_per_host(self, sizes: list[int]) -> Iterator[tuple[int, float]]:
         """Yield sizes and the seconds per host of a training step in such a group, while memory lasts."""
@@ -182,8 +187,9 @@ class StepTimer:
             convolution=self.convolution,
             plan=self.plan,
         )
-        config = structs.replace(self.config, envs=envs)
-        execution = _as_configured(config, self.device)
+        amp = structs.replace(self.config.amp, dtype=self.amp)
+        config = structs.replace(self.config, envs=envs, amp=amp)
+        execution = Execution.as_configured(config)
         return Population(config, self.data, self.device, execution=execution)
 
     def _step(self, size: int) -> float:
@@ -227,7 +233,7 @@ def choose_execution(
         raise ConfigError(f"envs.convolution = native: {reason}; or choose grouped")
     if device.type != "cpu":
         return measure_execution(config, data, device, graphs or CudaGraphs(on=False))
-    execution = _as_configured(config, device)
+    execution = Execution.as_configured(config)
     if config.envs.convolution == "auto" and data.kind == "images" and execution.amp == "off":
         if config.compile.mode != "off":
             reason = "torch.compile does not trace the fused operators of the kernel"
@@ -245,8 +251,8 @@ def measure_execution(config: Config, data: Task, device: torch.device, graphs: 
     Args:
         graphs: of the run; after a capture that fails here it makes none.
     """
-    execution = _as_configured(config, device)
-    bench = StepTimer(config, data, device, plan=execution.plan)
+    execution = Execution.as_configured(config)
+    bench = StepTimer(config, data, device, plan=execution.plan, amp=execution.amp)
     if not config.envs.group_size:
         sizes = candidate_sizes(largest_size(config, data, device))
         sweeps = (bench.seconds_per_host(sizes) for _ in range(NUM_SWEEPS))
@@ -257,6 +263,10 @@ def measure_execution(config: Config, data: Task, device: torch.device, graphs: 
     if config.envs.plan == "auto" and graphs.on:
         bench = replace(bench, convolution=execution.convolution)
         execution = structs.replace(execution, plan=_faster_plan(bench, execution.group_size, graphs))
+    if config.amp.dtype == "auto" and precision.has_bf16(device):
+        bench = replace(bench, convolution=execution.convolution, plan=execution.plan)
+        if _bf16_wins(bench, execution.group_size, graphs):
+            execution = structs.replace(execution, amp="bf16")
     return_freed_memory()
     return execution
 
@@ -275,8 +285,18 @@ def _faster_plan(bench: StepTimer, size: int, graphs: CudaGraphs) -> Plan:
     return "masked"
 
 
-def _as_configured(config: Config, device: torch.device) -> Execution:
-    return structs.replace(Execution.as_configured(config), amp=precision.resolve_amp(config, device))
+def _bf16_wins(bench: StepTimer, size: int, graphs: CudaGraphs) -> bool:
+    """True where epochs in bf16 are faster by far in every trial.
+
+    Alphas, masks, losses and statistics are float32: of small hosts a step has more kernels with casts, and
+    three quarters of its bytes stay as they are.
+    """
+    for _ in range(NUM_SWEEPS):
+        plain, half = (replace(bench, amp=amp).seconds_of_epoch(size, graphs.trial()) for amp in AMP_TRIED)
+        logger.info("an epoch of %d hosts: float32 %.4g s, bf16 %.4g s", size, plain, half)
+        if not half < MAX_BF16_RATIO * plain:
+            return False
+    return True
 
 
 def _faster(bench: StepTimer, size: int) -> Convolution:

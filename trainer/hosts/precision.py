@@ -13,7 +13,6 @@ from torch import Tensor
 
 from esper_overwatch.trainer.compute.execution_plan import Amp
 from esper_overwatch.trainer.compute.stacked_ops import Parameters, expand_rows
-from esper_overwatch.trainer.config.schema import Config
 
 DTYPES: dict[Amp, torch.dtype | None] = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 INITIAL_SCALE, MIN_SCALE, MAX_SCALE = 2.0**16, 2.0**-14, 2.0**24
@@ -22,14 +21,12 @@ GROWTH_INTERVAL_STEPS = 2000
 """Good steps in a row after which the scale doubles, as torch.amp.GradScaler has it."""
 
 
-def resolve_amp(config: Config, device: torch.device) -> Amp:
-    """`auto` is bf16 on a GPU that computes in it, else off: on CPUs bf16 convolutions are not faster."""
-    if config.amp.dtype != "auto":
-        return config.amp.dtype
+def has_bf16(device: torch.device) -> bool:
+    """True for a GPU that computes in bf16; on CPUs bf16 convolutions are not faster."""
     if device.type != "cuda":
-        return "off"
+        return False
     with torch.cuda.device(device):
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "off"
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 def autocast(amp: Amp, device: torch.device) -> torch.autocast:

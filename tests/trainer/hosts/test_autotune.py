@@ -19,6 +19,7 @@ from esper_overwatch.trainer.compute.compiler import Compiler
 from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
 from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.config.load import ConfigError
+from esper_overwatch.trainer.hosts import precision
 from esper_overwatch.trainer.hosts.autotune import (
     StepTimer,
     candidate_sizes,
@@ -275,6 +276,28 @@ def test_masked_plan_is_chosen_where_its_graphs_win(
     assert plan_of(CudaGraphs(on=True)) == chosen
     assert len(costs) - len(left) == 2 * trials
     assert plan_of(NO_GRAPHS) == "gather"
+
+
+@pytest.mark.parametrize(
+    ("ratios", "chosen"), [([0.8, 0.8, 0.8], "bf16"), ([0.8, 0.95], "off"), ([math.inf], "off")]
+)
+def test_bf16_is_chosen_where_epochs_are_faster_by_far(
+    monkeypatch: pytest.MonkeyPatch, ratios: list[float], chosen: str
+) -> None:
+    left = list(ratios)
+
+    def epoch(self: StepTimer, size: int, graphs: CudaGraphs) -> float:
+        population = self._population(size)
+        population.close()
+        assert population.execution.amp == self.amp
+        return left.pop(0) if self.amp == "bf16" else 1.0
+
+    monkeypatch.setattr(StepTimer, "_epoch", epoch)
+    cfg = config(4, (4,), envs__group_size=4, envs__convolution="grouped", envs__plan="gather")
+    assert measure_execution(cfg, tiny(), CPU, NO_GRAPHS).amp == "off", "a CPU has none"
+    monkeypatch.setattr(precision, "has_bf16", lambda device: True)
+    assert measure_execution(cfg, tiny(), CPU, NO_GRAPHS).amp == chosen
+    assert not left
 
 
 def test_plans_are_measured_in_real_epochs_with_graphs() -> None:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from esper_overwatch.trainer.data.registry import load
-from esper_overwatch.trainer.hosts import precision
 from esper_overwatch.trainer.hosts.host_group import HostGroup
 from esper_overwatch.trainer.hosts.optimizer import ParameterGroup, StackedSGD, padded_zeros
 from esper_overwatch.trainer.hosts.population import Population
@@ -73,19 +72,6 @@ def test_hosts_learn_the_digits_in_mixed_precision(dtype: str) -> None:
         losses.append(measurements.train_loss)
     torch.testing.assert_close(losses[1], losses[0], atol=0.1, rtol=0)
     assert (losses[1] < 1.0).all()
-
-
-def test_auto_precision_is_off_on_cpu_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert precision.resolve_amp(config(2), CPU) == "off"
-    assert precision.resolve_amp(config(2, amp__dtype="bf16"), CPU) == "bf16"
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_auto_is_bf16_on_a_gpu_that_has_it() -> None:
-    device = torch.device("cuda", 0)
-    expected = "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "off"
-    assert precision.resolve_amp(config(2), device) == expected
 
 
 @pytest.mark.slow
