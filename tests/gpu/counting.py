@@ -5,6 +5,7 @@ Each operation is also told to a `StreamOrder`, which knows what orders it.
 
 from __future__ import annotations
 
+import math
 import sys
 import traceback
 from collections import Counter
@@ -19,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from .stream_order import StreamOrder, Touched
 
 ROOT = Path(__file__).parents[2]
-_TRAINER = str(ROOT / "trainer")
+_TRAINER = str(ROOT / "esper_overwatch/trainer")
 NO_LAUNCH = (
     *("empty", "new_empty", "empty_like", "empty_strided", "lift_fresh", "detach", "set_", "alias"),
     *("_unsafe_view", "device"),
@@ -37,8 +38,9 @@ class DeviceCalls(TorchDispatchMode):
         order: is told what each operation touches.
 
     Attributes:
-        counts: by section and kind: `launches`, `copies` (between host and device, waited for or not) and
-            `waits` (of the host for the device).
+        counts: by section and kind: `launches`, `copies` (between host and device, waited for or not),
+            `waits` (of the host for the device), and what the device does: `kernels`, those of graphs too,
+            and the `bytes` that they read and write, each tensor of an operation once.
         places: by section, "kind file:line" of each copy and wait.
     """
 
@@ -57,23 +59,29 @@ class DeviceCalls(TorchDispatchMode):
     def section(self, name: str) -> None:
         self.order.section = name
 
+    def here(self) -> Counter[str]:
+        """What was counted so far in the present section."""
+        return self.counts.setdefault(self.section, Counter())
+
+    def add_kernels(self, launches: int, kernels: int, num_bytes: int) -> None:
+        """Count what is computed, and by how many calls."""
+        self.here().update({"launches": launches, "kernels": kernels, "bytes": num_bytes})
+
     def add(self, *kinds: str) -> None:
         """Count one call, of these kinds."""
-        self.counts.setdefault(self.section, Counter()).update(kinds)
-        if kinds != ("launches",):
-            frames = reversed(traceback.extract_stack())
-            inside = (f for f in frames if f.filename.startswith(str(ROOT / "trainer")))
-            place = next((f"{Path(f.filename).relative_to(ROOT)}:{f.lineno}" for f in inside), "?")
-            self.places.setdefault(self.section, Counter())[f"{'+'.join(kinds)} {place}"] += 1
+        self.here().update(kinds)
+        frames = reversed(traceback.extract_stack())
+        inside = (f for f in frames if f.filename.startswith(_TRAINER))
+        place = next((f"{Path(f.filename).relative_to(_TRAINER)}:{f.lineno}" for f in inside), "?")
+        self.places.setdefault(self.section, Counter())[f"{'+'.join(kinds)} {place}"] += 1
 
     def counted(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         """The same work, whose launches are counted under a name of their own as well."""
 
         def counting(*args: Any, **kwargs: Any) -> Any:
-            before = self.counts.get(self.section, Counter())["launches"]
+            before = self.here()["launches"]
             out = work(*args, **kwargs)
-            counts = self.counts.setdefault(self.section, Counter())
-            counts[name] += counts["launches"] - before
+            self.here()[name] += self.here()["launches"] - before
             return out
 
         return counting
@@ -83,7 +91,7 @@ class DeviceCalls(TorchDispatchMode):
         if "_fused_" in str(func):  # of the optimizer, which has no fake implementation
             _check_fused(args)
             self._tell_order(func, args, kwargs, [], {"cuda"})
-            self.add("launches")
+            self.add_kernels(1, 1, _num_bytes(args))
             return None
         out = func(*args, **kwargs)
         ins = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
@@ -124,15 +132,16 @@ class DeviceCalls(TorchDispatchMode):
             if not queued:
                 self.order.wait_here()
         elif name in WAITING or (name.startswith("index") and _has_bool_index(args)):
-            self.add("launches", "waits")
+            self.add("waits")
+            self.add_kernels(1, 1, _num_bytes((ins, outs)))
             self.order.wait_here()
         elif any(x.device.type == "cpu" and x.dim() > 0 for x in ins):
             raise AssertionError(f"{func} is given tensors of the CPU and of the device")
         elif name.startswith("_foreach_"):
-            for _ in range(_num_foreach_launches(args)):
-                self.add("launches")
+            launches = _num_foreach_launches(args)
+            self.add_kernels(launches, launches, _num_bytes((ins, outs)))
         elif not func.is_view and name not in NO_LAUNCH:
-            self.add("launches")
+            self.add_kernels(1, 1, _num_bytes((ins, outs)))
 
 
 def _place() -> str:
@@ -152,6 +161,17 @@ def _num_foreach_launches(args: Any) -> int:
         len({t.stride() for t in tensors}) == 1 for tensors in zip(*lists, strict=True)
     )
     return -(-len(lists[0]) // MAX_FOREACH_TENSORS) if alike else len(lists[0])
+
+
+def _num_bytes(tensors: Any) -> int:
+    """Bytes of tensors in containers, each once; of an expanded one those that lie in memory."""
+    found = {}
+    for x in tree_leaves(tensors):
+        if isinstance(x, Tensor):
+            sizes = [size for size, step in zip(x.shape, x.stride(), strict=True) if step]
+            key = (x.untyped_storage()._cdata, x.storage_offset(), tuple(x.shape))
+            found[key] = math.prod(sizes) * x.element_size()
+    return sum(found.values())
 
 
 def _has_bool_index(args: Any) -> bool:

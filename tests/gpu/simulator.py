@@ -8,10 +8,11 @@ and blend as in a real run. Then the same trainer plays and learns with fake ten
 device and dtype is checked as on a GPU, nothing is computed. It learns three times from the round, so that
 graphs captured and compared in the first two updates are counted in the third. The last line is JSON: by
 section (`begin`, `epoch 0` …, `update`, `test`, `update second` …, `update again` …, and `captures`) how many
-launches, copies and waits there were, and where; of the launches also how many were those of training
-(`train`) and of validation (`validate`); `races`, which accesses no event orders; `overlaps`, what may run at
-the same time of groups' trainings and validations and what is copied to the host, see `StreamOrder`;
-`reported`, in which section the loop reported each transfer.
+launches, copies and waits there were, and where; how many `kernels` ran, those of graphs too, and the `bytes`
+that they touched; of the launches also how many were those of training (`train`) and of validation
+(`validate`); `races`, which accesses no event orders; `overlaps`, what may run at the same time of groups'
+trainings and validations and what is copied to the host, see `StreamOrder`; `reported`, in which section the
+loop reported each transfer.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from esper_overwatch.trainer.compute import cuda_graphs
 from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config.schema import Config
-from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.data.mixture import Mixture
+from esper_overwatch.trainer.data.registry import load_task
 from esper_overwatch.trainer.data.task import Task
 from esper_overwatch.trainer.episodes import TOPOLOGY
 from esper_overwatch.trainer.hosts import seed_pool, slot_plan, validation
@@ -145,6 +147,7 @@ def count_round(config: Config, data: Task, *, faults: bool) -> dict[str, Any]:
     """Play and learn one round of a run; see the module."""
     device, execution = torch.device("cuda", 0), Execution.as_configured(config)
     seen = Sections()
+    draws = _record_draws()
     real = loop.Trainer(config, data, CPU, execution)
     real.play(seen)
     real.population.close()
@@ -152,6 +155,7 @@ def count_round(config: Config, data: Task, *, faults: bool) -> dict[str, Any]:
     _patch_torch(calls)
     _patch_streams(calls.order)
     _patch_trainer(calls, seen.frames)
+    Mixture.draw = lambda self, seed, envs, round_: draws[len(envs), round_]  # type: ignore[assignment]
     known = data.perplexity
     type(data).perplexity = property(lambda self: known)  # type: ignore[misc, assignment]
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -172,6 +176,17 @@ def count_round(config: Config, data: Task, *, faults: bool) -> dict[str, Any]:
         "overlaps": [[a, b] for a, b in combinations(spans, 2) if may_overlap(spans[a], spans[b])],
         "reported": sections.reported,
     }
+
+
+def _record_draws() -> dict[tuple[int, int], Any]:
+    """What envs will draw from a mixture, by their number and the round: fake envs have no numbers."""
+    draw, draws = Mixture.draw, {}
+
+    def record(self: Mixture, seed: int, envs: Tensor, round_: int) -> Any:
+        return draws.setdefault((len(envs), round_), draw(self, seed, envs, round_))
+
+    Mixture.draw = record  # type: ignore[method-assign]
+    return draws
 
 
 def _patch_torch(calls: DeviceCalls) -> None:
@@ -242,13 +257,15 @@ def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
 
     def capture(work: Callable[[], Any], warm_up: object) -> tuple[Callable[[], None], Any]:
         section, calls.section = calls.section, "captures"
+        before = calls.here().copy()
         with calls.order.capture() as touched:
             out = work()
+        kernels, num_bytes = (calls.here()[kind] - before[kind] for kind in ("kernels", "bytes"))
         calls.section = section
 
         def replay() -> None:
             calls.order.issue("a graph", touched)
-            calls.add("launches")
+            calls.add_kernels(1, kernels, num_bytes)
 
         return replay, out
 
@@ -268,7 +285,7 @@ def spanned(calls: DeviceCalls, name: str, work: Callable[..., Any]) -> Callable
 if __name__ == "__main__":
     torch.set_num_threads(1)
     sourced = settings.load_sourced(sets=[word for word in sys.argv[2:] if "=" in word])
-    data = load(sourced.config.task.dataset, CPU)
+    data = load_task(sourced.config.task, CPU)
     told = count_round(
         resolve_task_defaults(sourced, data.name, data.kind).config, data, faults="--faults" in sys.argv
     )
