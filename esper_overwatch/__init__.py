@@ -8,6 +8,9 @@ from esper_overwatch import publish
 with publish("my-run") as run:
     run.log(step=0, loss=0.7)
 
+from esper_overwatch import open_run
+losses = open_run("my-run").scalars("loss")["loss"].values
+
 The three packages inside are links to the folders of the same name at the repository's top.
 """
 
@@ -20,16 +23,29 @@ if TYPE_CHECKING:
     from .protocol.client.subscriber import Subscriber
     from .protocol.messages import events
     from .protocol.publishing.run import PublishedRun, publish
+    from .trainer.export.opened_run import OpenedRun, open_run
 
-__all__ = ["AsyncSubscriber", "Client", "PublishedRun", "Subscriber", "connect", "events", "publish"]
+__all__ = [
+    "AsyncSubscriber",
+    "Client",
+    "OpenedRun",
+    "PublishedRun",
+    "Subscriber",
+    "connect",
+    "events",
+    "open_run",
+    "publish",
+]
 
 _HOMES = {
-    "AsyncSubscriber": "client.aio",
-    "Client": "client.client",
-    "PublishedRun": "publishing.run",
-    "Subscriber": "client.subscriber",
-    "connect": "client.client",
-    "publish": "publishing.run",
+    "AsyncSubscriber": "protocol.client.aio",
+    "Client": "protocol.client.client",
+    "OpenedRun": "trainer.export.opened_run",
+    "PublishedRun": "protocol.publishing.run",
+    "Subscriber": "protocol.client.subscriber",
+    "connect": "protocol.client.client",
+    "open_run": "trainer.export.opened_run",
+    "publish": "protocol.publishing.run",
 }
 
 
@@ -38,5 +54,5 @@ def __getattr__(name: str) -> Any:
     if name == "events":
         return import_module(".protocol.messages.events", __name__)
     if name in _HOMES:
-        return getattr(import_module(f".protocol.{_HOMES[name]}", __name__), name)
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
