@@ -255,7 +255,7 @@ def press_keys(terminal: Terminal) -> dict[str, float]:
 
 def key(terminal: Terminal, turn: int) -> KeyTimes:
     follow(terminal, 0.3)
-    number, mark = (("3", "[3 Drift]"), ("4", "[4 Policy]"))[turn % 2]
+    number, mark = (("4", "[4 Seeds]"), ("3", "[3 Policy]"))[turn % 2]
     process = psutil.Process(terminal.process.pid)
     cpu_before, waited, pressed = cpu(process), waited_ms(process.pid), time.monotonic()
     terminal.press(number)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from .actions.base import DOUBLE_PRESS_SECONDS
+from .actions.charts import ChartActions
 from .actions.display import DisplayActions
 from .actions.export import ExportActions
 from .actions.incidents import IncidentActions
 from .actions.lines import LineActions
 from .actions.mouse import MouseActions
-from .actions.pages import PageActions
 from .actions.runs import RunActions
 from .screens.main import MainScreen
 from .session import Session
@@ -19,7 +19,7 @@ from .start import RunChoice
 
 
 class OverwatchApp(
-    PageActions,
+    ChartActions,
     MouseActions,
     LineActions,
     ExportActions,

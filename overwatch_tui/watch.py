@@ -64,7 +64,7 @@ def _first_view(settings: Settings) -> ViewState:
         sort=settings.text("sort"),
         keys=settings.keys,
     )
-    made.show_view(settings.text("view"))
+    PANELS.show(made, settings.text("view"))
     return made
 
 

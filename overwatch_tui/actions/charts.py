@@ -44,23 +44,6 @@ class ChartActions(MomentActions):
         """Curves of the selected row of the panel that moves act on."""
         return tuple(self.panels[self._panel()].renderer.charts(self.body))
 
-    def action_enter(self) -> None:
-        """Enter opens a row's detail, then its charts; of a row that has no detail, its charts."""
-        view = self.session.view
-        is_last = view.detail or self.panels[self._panel()].renderer.detail is None
-        if view.charts.names:
-            view.charts.names = ()
-        elif view.typing is None and is_last and self._charts_of_row():
-            view.charts.names = self._charts_of_row()
-            view.focus, view.is_env_chosen = self._panel(), True
-        else:
-            super().action_enter()
-        self.paint()
-
-    def action_next_panel(self, by: int) -> None:
-        self.session.view.charts.names = ()
-        super().action_next_panel(by)
-
     def action_to_end(self) -> None:
         self.session.view.charts.let_go()
         super().action_to_end()

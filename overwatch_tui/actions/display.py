@@ -12,22 +12,38 @@ from esper_overwatch.overwatch_tui.settings.sources import Settings
 from esper_overwatch.overwatch_tui.settings.table import SettingValue
 from esper_overwatch.overwatch_tui.start import RunChoice
 
-from .base import PaintedApp
+from .moves import MoveActions
 
 
-class DisplayActions(PaintedApp):
+class DisplayActions(MoveActions):
     """Order, layout, window, rate, glyphs, theme, and the screen of the settings."""
 
     settings: Settings
     choice: RunChoice
 
     def action_sort(self) -> None:
-        self.session.view.cycle_sort()
-        self.say(f"envs by {self.session.view.sort}")
+        """Turn the order of the panel's rows round, then sort by the next column."""
+        view, orders = self.session.view, self._orders
+        if orders:
+            name = orders[view.cycle_order(self._panel(), len(orders))]
+            turned = view.order(self._panel())[1]
+        else:
+            view.cycle_sort()
+            name, turned = f"envs by {view.sort}", view.is_reversed
+        self.say(f"{name}{', turned round' if turned else ''}")
 
     def action_reverse(self) -> None:
-        self.session.view.is_reversed = not self.session.view.is_reversed
+        view, panel = self.session.view, self._panel()
+        if self._orders:
+            column, turned = view.order(panel)
+            view.orders[panel] = column, not turned
+        else:
+            view.is_reversed = not view.is_reversed
         self.paint()
+
+    @property
+    def _orders(self) -> tuple[str, ...]:
+        return self.panels[self._panel()].renderer.orders
 
     def action_env_layout(self) -> None:
         self.session.view.cycle_env_layout(self.session.state.num_envs)

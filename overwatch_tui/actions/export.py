@@ -29,7 +29,7 @@ class ExportActions(MoveActions):
         from esper_overwatch.overwatch_tui.screens.box import ExportScreen
 
         name = "pins" if self.session.view.charts.names else self._panel()
-        view = replace(self.session.view, scroll={}, env_layout="table", focus=name)
+        view = replace(self.session.view, scroll={}, env_layout="table")
         body = self.body
         recorder = ChartRecorder(body.state, view, body.link, body.now)
         lines = self._drawing(name, recorder)

@@ -9,28 +9,25 @@ from esper_overwatch.overwatch_tui.render.incident_rows import current_incident,
 
 from .commands import CommandActions, Question
 
+PROBLEMS = "problems"
+
 
 class IncidentActions(CommandActions):
     """Open the guide of incidents, acknowledge, mute, undo."""
-
-    @property
-    def _is_listed(self) -> bool:
-        """True where the keys act on the listed incidents; elsewhere they act on all of them."""
-        return self.session.view.focus == "incidents"
 
     def action_incident(self, by: int) -> None:
         """Open the guide of the worst incident that waits, from there of the next one."""
         view, waiting = self.session.view, self._waiting()
         if not waiting:
-            is_all = not self._is_listed
+            is_all = not self.session.view.lists_incidents
             self.show_message("every incident is acknowledged" if is_all else "nothing in this list waits")
         else:
             keys = [record.key for record in waiting]
-            selected, is_open = view.selected.get("incidents"), view.name == "incidents" and view.detail
+            selected, is_open = view.selected.get("incidents"), view.name == PROBLEMS and view.detail
             at = keys.index(selected) + by * is_open if selected in keys else 0 if by > 0 else -1
             record = waiting[at % len(waiting)]
-            if view.name != "incidents":
-                view.show_view("incidents")
+            if view.name != PROBLEMS:
+                view.show_view(PROBLEMS)
             view.detail = True
             view.selected["incidents"] = record.key
             if record.data.envs:
@@ -40,14 +37,16 @@ class IncidentActions(CommandActions):
     def _waiting(self) -> list[IncidentRecord]:
         """Incidents that `n` goes over; in a focused list only those that it shows."""
         waiting = self.session.state.incidents.unseen(self.session.feed.now())
-        if not self._is_listed:
+        if not self.session.view.lists_incidents:
             return waiting
         keys = {record.key for record in waiting}
         return [record for record in listed_incidents(self.body) if record.key in keys]
 
     def _current(self) -> IncidentRecord | None:
         """Present state of the record that keys act on; one listed in the past may be chosen."""
-        record = current_incident(self.body if self._is_listed else self.session.panel_inputs())
+        record = current_incident(
+            self.body if self.session.view.lists_incidents else self.session.panel_inputs()
+        )
         return None if record is None else self.session.state.incidents.get(record.key)
 
     def action_ack(self) -> None:

@@ -92,7 +92,7 @@ class MouseActions(MoveActions):
 
     def _focus(self, name: str) -> None:
         view = self.session.view
-        if view.name == "envs" and not (view.detail or view.charts.names):
+        if name in self.panels.view(view.name).one and not (view.detail or view.charts.names):
             view.focus = name
 
 

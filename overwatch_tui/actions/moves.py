@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from esper_overwatch.overwatch_tui.panels import PANELS
-from esper_overwatch.overwatch_tui.render.layout import main_columns
+from esper_overwatch.overwatch_tui.render.layout import shown_panels
 from esper_overwatch.overwatch_tui.render.panel import PanelTable
-from esper_overwatch.overwatch_tui.render.view_state import MAIN_VIEW
 
 from .base import PaintedApp
 
@@ -22,25 +21,19 @@ class MoveActions(PaintedApp):
 
     def _panel(self) -> str:
         """The panel that moves act on."""
-        view, panels = self.session.view, self.panels
-        if not panels.is_main(view.name):
-            return view.name
-        return view.focus if view.focus in panels else panels.views[0].name
+        return self.panels.focused(self.session.view)
 
     def action_digit(self, digit: int) -> None:
         view = self.session.view
         if view.typing is not None:
             self._type_digit(digit)
         else:
-            name = next((panel.name for panel in self.panels.views if panel.key == str(digit)), None)
+            name = next((one.name for one in self.panels.views if one.key == str(digit)), None)
             if name is None:
                 self.show_message(f"no such view: {digit}")
             else:
-                self._show_view(name)
+                view.show_view(name)
         self.paint()
-
-    def _show_view(self, name: str) -> None:
-        self.session.view.show_view(MAIN_VIEW if self.panels.is_main(name) else name)
 
     def _type_digit(self, digit: int) -> None:
         """Another digit of an env's number; the env is selected as soon as no longer number exists."""
@@ -59,28 +52,29 @@ class MoveActions(PaintedApp):
             self.show_message(f"env {text} does not exist: 0 to {self.session.state.num_envs - 1}")
 
     def action_next_panel(self, by: int) -> None:
-        view = self.session.view
-        view.detail = False
-        views = [panel.name for panel in self.panels.views]
-        columns = main_columns(self.panels, self.size.width)
-        shown = [name for _, names in columns for name in names if name in views]
-        if self.panels.is_main(view.name) and len(columns) > 1:
-            at = shown.index(view.focus) if view.focus in shown else 0
+        """The next panel of the view; in a view of one panel the next view."""
+        view, panels = self.session.view, self.panels
+        shown = shown_panels(panels, self.body, self.size.width)
+        if len(shown) > 1:
+            at = shown.index(self._panel()) if self._panel() in shown else 0
+            panels.show(view, view.name)
             view.focus = shown[(at + by) % len(shown)]
         else:
-            at = views.index(self.panels.view_of(view.name))
-            self._show_view(views[(at + by) % len(views)])
+            names = [one.name for one in panels.views]
+            view.show_view(names[(names.index(panels.view(view.name).name) + by) % len(names)])
         self.paint()
 
     def action_enter(self) -> None:
-        view = self.session.view
+        """Open the detail of a row, from there its charts; of a row without detail its charts."""
+        view, renderer = self.session.view, self.panels[self._panel()].renderer
         if view.typing is not None:
             self._take_typed()
-        elif view.detail:
-            view.detail = False
-        elif self.panels[self._panel()].renderer.detail is not None:
-            view.focus = self._panel()
-            view.detail = view.is_env_chosen = True
+        elif not view.charts.names:
+            view.is_env_chosen = True
+            if renderer.detail is not None and not view.detail:
+                view.detail = True
+            else:
+                view.charts.names = tuple(renderer.charts(self.body))
         self.paint()
 
     def action_step_back(self) -> None:

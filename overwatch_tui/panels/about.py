@@ -32,9 +32,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     rows = range(len(lines))
     scroll = inputs.view.visible_rows("about", rows, height, top=0)
     shown = lines[scroll.rows]
-    if inputs.view.name == "about":
-        shown = fill_with_charts(inputs, shown, width, height)
-    return Drawn(shown, scroll)
+    return Drawn(fill_with_charts(inputs, shown, width, height), scroll)
 
 
 def _lines(inputs: PanelInputs, width: int) -> list[Line]:

@@ -60,20 +60,19 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     titles = "    #  WHEN      COMMAND                  STATE       RTT"
     lines = [Row().put(titles, "dim").put(f"  {'BY':<{by}} WHAT" if by else "", "dim").line(width)]
     if not commands:
-        text = inputs.view.empty_text("commands", "command", "no command yet")
+        text = inputs.empty_text("commands", "command", "no command yet")
         lines.append(Row().put(f" {text}", "dim").line(width))
     ids = keys(inputs)
     scroll = inputs.view.visible_rows("commands", ids, height - 1 - len(offered), top=1)
     at = inputs.view.selected_index("commands", ids)
     for i, command in enumerate(commands[scroll.rows], scroll.start):
         lines.append(_line(inputs, command, width, by, selected=i == at))
-    if commands and inputs.view.name == "commands":
+    if commands and inputs.is_alone:
         found = [EMPTY, *_in_full(commands[at], width)]
         lines += found if height - len(lines) - len(offered) > len(found) else []
     room = height - len(lines) - len(offered) - 1
     lines += _methods(inputs, width, room) if room >= MIN_METHODS else []
-    if inputs.view.name == "commands":
-        lines = fill_with_charts(inputs, lines, width, height - len(offered) - 1)
+    lines = fill_with_charts(inputs, lines, width, height - len(offered) - 1)
     return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(offered)), *offered], scroll)
 
 

@@ -53,7 +53,6 @@ def accuracies(inputs: PanelInputs, width: int, height: int) -> list[Line]:
 RENDERER = Renderer(
     title=lambda _: "RETURN AND ACCURACY",
     body=body,
-    needs=lambda *_: (8, 20),
+    needs=lambda *_: (8, 16),
     note=lambda inputs: inputs.axis.name,
-    grows=True,
 )

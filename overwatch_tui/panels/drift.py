@@ -14,12 +14,12 @@ from esper_overwatch.protocol.messages.vocabulary import SEVERITY_RANK
 
 _HEAD = "policy."
 MIN_ROWS_ABOVE_CHARTS = 16
-MIN_CHART_LINES = 12
+MIN_CHART_LINES = 8
 """Lines left under the list that are worth charts."""
 
 
 def note(inputs: PanelInputs) -> str:
-    return "" if inputs.view.name == "drift" else inputs.window_name
+    return inputs.window_name
 
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
@@ -56,8 +56,8 @@ def _severity(inputs: PanelInputs, source: str) -> str | None:
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A header, one line per source, the limits; where there is room the charts of the selected one."""
     order = keys(inputs)
-    room = height - max(MIN_ROWS_ABOVE_CHARTS, min(len(order) + 4, height // 2))
-    if inputs.view.name == "drift" and room >= MIN_CHART_LINES and charts(inputs):
+    room = height - min(len(order) + 4, max(MIN_ROWS_ABOVE_CHARTS, height // 2))
+    if room >= MIN_CHART_LINES and charts(inputs):
         listed = _list(inputs, order, width, height - room)
         return listed._replace(lines=[*listed.lines, *draw_charts(inputs, charts(inputs)[:2], width, room)])
     return _list(inputs, order, width, height)
@@ -71,7 +71,7 @@ def _list(inputs: PanelInputs, order: Sequence[Hashable], width: int, height: in
     wide = width >= 70
     lines = [_header(wide, width)]
     scroll = inputs.view.visible_rows("drift", order, height - 1 - len(footer), top=len(lines))
-    chosen = inputs.view.selected_index("drift", order) if inputs.view.focus == "drift" else -1
+    chosen = inputs.view.selected_index("drift", order) if inputs.focus in ("drift", "") else -1
     for i, source in enumerate(order[scroll.rows], scroll.start):
         lines.append(_line(inputs, str(source), width, wide=wide, selected=i == chosen))
     return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(footer)), *footer], scroll)

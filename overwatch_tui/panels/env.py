@@ -20,6 +20,7 @@ from esper_overwatch.overwatch_tui.render.format import (
 )
 from esper_overwatch.overwatch_tui.render.gate_words import gate_verdict
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside, width_of
+from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import Series
 from esper_overwatch.overwatch_tui.render.seed_row import (
@@ -50,7 +51,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     room = height - len(lines)
     if room > 0:
         lines += [_entry_line(entry, width) for entry in _entries(inputs, inputs.view.env, room)]
-    return Drawn(lines)
+    return Drawn(fill_with_charts(inputs, lines, width, height, charts(inputs)[:2]))
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -361,17 +362,12 @@ def charts(inputs: PanelInputs) -> list[str]:
     return [name for name in names if inputs.history(name) is not None]
 
 
-def page(inputs: PanelInputs) -> str:
-    """The table of layers, once some were measured."""
-    return "layers" if inputs.state.layers is not None else ""
-
-
 RENDERER = Renderer(
     title=title,
     body=body,
     needs=needs,
-    note=lambda _: "{ } other env  Enter more",
+    note=lambda _: "Enter more",
     detail=detail,
     charts=charts,
-    page=page,
+    grows=True,
 )

@@ -130,7 +130,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     scroll = inputs.view.visible_rows("envs", order, room, top=len(lines))
     lines += [table.row(row) for row in chosen[scroll.rows]]
     if not everything:
-        text = inputs.view.empty_text("envs", "env", "no epoch has finished yet")
+        text = inputs.empty_text("envs", "env", "no epoch has finished yet")
         lines.append(((f"   {text}", "dim"),))
     lines.append(table.means(everything))
     if everything and height > len(lines):
@@ -287,7 +287,6 @@ RENDERER = Renderer(
     keys=keys,
     detail=env_panel.detail,
     charts=env_panel.charts,
-    page=env_panel.page,
     fields=fields,
     records=records,
 )

@@ -32,7 +32,7 @@ _ENVS = PanelHelp(
         ),
         (
             "GRAD and DRIFT up",
-            "a seed blends in too fast, or the learning rate is high: view 3, then the slot's alpha",
+            "a seed blends in too fast, or the learning rate is high: view 4, then the slot's alpha",
         ),
         ("STAL", "no better accuracy for many epochs: are its slots dormant, is dACC zero everywhere?"),
         ("GRAD --", "not measured: telemetry is below the level that has it"),
@@ -48,7 +48,7 @@ _INCIDENTS = PanelHelp(
     ),
     (
         ("one env", "its seeds or its data: n opens the guide and selects it, 1 and Enter show it"),
-        ("many envs at once", "something they share: the suspect, the policy (view 4), the machine (view 8)"),
+        ("many envs at once", "something they share: the suspect, the policy (view 3), the machine (view 5)"),
         ("quiet", "none of its signals is raised now; it is over unless one returns soon"),
     ),
 )
@@ -62,8 +62,8 @@ _DRIFT = PanelHelp(
     ),
     (
         ("--", "the average needs 20 samples first"),
-        ("one head of the policy", "it has stopped learning or has jumped: compare entropy and KL in view 4"),
-        ("a seed, then its env", "the seed drives the host: watch its alpha and gate in view 5"),
+        ("one head of the policy", "it has stopped learning or has jumped: compare entropy and KL in view 3"),
+        ("a seed, then its env", "the seed drives the host: watch its alpha and gate in view 4"),
         ("NORM falls to 0", "dead: the learning rate, or inputs that no longer vary"),
     ),
 )
@@ -171,12 +171,33 @@ _ABOUT = PanelHelp(
     ),
 )
 
+_DECISIONS = PanelHelp(
+    (
+        ("SURE", "probability of the whole action: its slot and all else included"),
+        ("OP", "probability of its operation alone"),
+        ("VALUE", "return that the critic expects from here on"),
+        ("ELSE", "the likeliest other operation"),
+    ),
+)
+_CURVES = PanelHelp((("p10 p50 p90", "quantiles of the returns of a round over its envs"),))
+_LAYERS = PanelHelp(
+    (
+        ("NORM RMS MAX", "of a layer's gradient; of .out what the module puts out"),
+        ("ZERO%", "share that is 0; behind a ReLU its dead share"),
+        ("UPDATE", "learning rate x NORM / WEIGHT, without momentum"),
+    ),
+)
+_PROFILE = PanelHelp((("SHARE SELF", "time in an operator itself, without what it calls"),))
 FIELD_HELP: dict[str, PanelHelp] = {
     "envs": _ENVS,
     "env": _ENVS,
     "incidents": _INCIDENTS,
     "drift": _DRIFT,
     "policy": _POLICY,
+    "decisions": _DECISIONS,
+    "curves": _CURVES,
+    "layers": _LAYERS,
+    "profile": _PROFILE,
     "seeds": _SEEDS,
     "log": _LOG,
     "commands": _COMMANDS,

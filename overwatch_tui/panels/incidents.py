@@ -41,15 +41,17 @@ def keys(inputs: PanelInputs) -> Sequence[Hashable]:
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return 2, min(8, max(4, len(inputs.state.incidents) + 1))
+    """Beside other panels it lists more than the line under the header, which has the worst."""
+    known = inputs.state.incidents.open()
+    return (2, min(8, len(known) + 2)) if len(known) > 1 else (0, 0)
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A line per record; in its own view, below, counts by hour and the selected one's guide."""
     records = listed_incidents(inputs)
-    is_view = inputs.view.name == "incidents"
+    is_view = inputs.is_alone
     if not records and "incidents" in inputs.view.filters:
-        text = inputs.view.empty_text("incidents", "incident", "")
+        text = inputs.empty_text("incidents", "incident", "")
         return Drawn([Row().put(f" {text}", "dim").line(width)])
     if not records:
         fresh = inputs.link.is_current and inputs.state.is_measured

@@ -10,8 +10,11 @@ from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.format import format_compact, format_number
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import severity_mark
+
+from . import env as env_panel
 
 ORDERS = ("position", "norm", "rms", "max", "zero", "nonfinite", "weight", "update")
 _CELL = 7
@@ -57,7 +60,7 @@ def layer_rows(inputs: PanelInputs, env: int) -> list[LayerRow]:
         of_out = (out_rms, out_max, out_zero)
         rms, peak, zero = (b if a is None else a for a, b in zip((rms, peak, zero), of_out, strict=True))
         rows.append(LayerRow(name, norm, rms, peak, zero, nonfinite, weight, update))
-    order, turned = inputs.view.page.order("layers")
+    order, turned = inputs.view.order("layers")
     if order:
         rows.sort(key=lambda row: _rank(row[order]), reverse=True)
     return rows[::-1] if turned else rows
@@ -81,36 +84,37 @@ def title(inputs: PanelInputs) -> str:
 
 
 def note(inputs: PanelInputs) -> str:
-    order, turned = inputs.view.page.order("layers")
-    return f"by {ORDERS[order]}{' turned' if turned else ''} (s S)"
+    order, turned = inputs.view.order("layers")
+    ctx = inputs.state.layers_ctx
+    return f"round {ctx.round} epoch {ctx.epoch}  by {ORDERS[order]}{' turned' if turned else ''}"
 
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
     return [row.name for row in layer_rows(inputs, inputs.view.env)]
 
 
+def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
+    return (0, 0) if inputs.state.layers is None else (6, len(inputs.state.layers.layer) + 3)
+
+
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A heading, one line a layer, what the columns mean."""
     env, rows = inputs.view.env, layer_rows(inputs, inputs.view.env)
-    ctx = inputs.state.layers_ctx
-    where = f"round {ctx.round} epoch {ctx.epoch}  {note(inputs)}  {{ }} other env"
-    head = Row().put(f" {title(inputs)}", "title").put(f"  {where}", "dim").line(width)
     if not rows:
-        why = "no layers are measured yet: T escalates telemetry for some epochs"
-        if inputs.state.layers is not None:
-            why = f"env{env:02d} was not measured in that epoch: T escalates telemetry"
-        return Drawn([head, EMPTY, Row().put(f" {why}", "dim").line(width)])
+        why = f"env{env:02d} was not measured in that epoch: T escalates telemetry"
+        return Drawn([Row().put(f" {why}", "dim").line(width)])
     column = min(width - 7 * _CELL, 4 + max(len(row.name) for row in rows))
     heading = Row().put("  LAYER", "dim", column)
     for name in ("NORM", "RMS", "MAX", "ZERO%", "NONFIN", "WEIGHT", "UPDATE"):
         heading.put(name, "dim", _CELL, ">")
-    lines = [head, heading.line(width)]
+    lines = [heading.line(width)]
     names = [row.name for row in rows]
     below = [Row().put(f" {text}", "faint").line(width) for text in _EXPLAINED] if height >= 12 else []
     scroll = inputs.view.visible_rows("layers", names, height - len(lines) - len(below), top=len(lines))
     at = inputs.view.selected_index("layers", names)
     for i, row in enumerate(rows[scroll.rows], scroll.start):
         lines.append(_line(inputs, row, column, width, selected=i == at))
+    lines = fill_with_charts(inputs, lines, width, height - len(below), env_panel.charts(inputs)[2:])
     return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(below)), *below], scroll)
 
 
@@ -137,6 +141,4 @@ def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
     return [{"env": env, **row._asdict()} for env in envs for row in layer_rows(inputs, env)]
 
 
-RENDERER = Renderer(
-    title=title, body=body, needs=lambda *_: (4, 24), note=note, keys=keys, orders=ORDERS, records=records
-)
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, orders=ORDERS, records=records)

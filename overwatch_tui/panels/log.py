@@ -98,11 +98,11 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         text = "nothing has happened yet"
         if inputs.view.log_filter != "all":
             text = f"nothing of this kind ({inputs.view.log_filter}); f for the next"
-        text = inputs.view.empty_text("log", "line", text)
+        text = inputs.empty_text("log", "line", text)
         return Drawn([Row().put(f" {text}", "dim").line(width)], scroll)
     lines = [entry_line(inputs, entry, width, selected=_key(entry) == selected) for entry in entries]
     names = overview_curves(inputs)
-    if inputs.view.name != "log":  # beside the panels that have charts of their own
+    if inputs.view.name == "run":  # beside the panels that have charts of their own
         names = [] if inputs.state.is_published else [name for name in names if name.startswith("ppo.")]
     return Drawn(fill_with_charts(inputs, lines, width, height, names), scroll)
 
@@ -178,4 +178,5 @@ RENDERER = Renderer(
     fields=lambda _: FIELDS,
     records=records,
     is_newest_last=True,
+    grows=True,
 )

@@ -92,7 +92,7 @@ def _widths(rows: Sequence[tuple[str, str]], width: int) -> _Widths:
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     rows = keys(inputs)
     if not rows:
-        text = inputs.view.empty_text("metrics", "metric", "nothing has been logged yet", is_first=True)
+        text = inputs.empty_text("metrics", "metric", "nothing has been logged yet")
         return Drawn([Row().put(f" {text}", "dim").line(width)])
     widths = _widths(rows, width)
     head = Row().put("  METRIC", "dim", widths.name).put("LAST", "dim", _COLUMN, ">")

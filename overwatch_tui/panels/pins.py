@@ -34,7 +34,7 @@ def charts(inputs: PanelInputs) -> Sequence[str]:
 RENDERER = Renderer(
     title=lambda _: TITLE,
     body=body,
-    needs=lambda *_: (8, 40),
+    needs=lambda inputs, _: (8, 40) if inputs.view.charts.pins else (0, 0),
     keys=lambda inputs: inputs.view.charts.pins,
     charts=charts,
 )

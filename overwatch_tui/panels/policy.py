@@ -73,7 +73,9 @@ def keys(inputs: PanelInputs) -> Sequence[Hashable]:
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return 4, (len(SIGNALS) + 1) // 2 + 4
+    if inputs.view.name != "policy":
+        return 4, (len(SIGNALS) + 1) // 2 + 4
+    return 4, len(SIGNALS) + 9 + len(inputs.state.ppo.head_entropy if inputs.state.ppo else ())
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -85,7 +87,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     tail = [line(inputs, width) for line in (_actions, _returns, _settings, _phases)]
     tail[2:2] = _components(inputs, width)
     tail[2:2] = _held_out(inputs, width)
-    alone = inputs.view.name == "policy" and not inputs.view.detail
+    alone = inputs.view.name == "policy"
     lines: list[Line] = []
     chart = MIN_CHART_LINES + 1 if inputs.history("evaluation.return") is not None else 0
     if alone and height >= len(SIGNALS) + len(tail) + 2 + chart:
@@ -109,7 +111,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         row.add(_pair(inputs, right, width - half - 1, selected=right is chosen))
         lines.append(row.line(width))
     lines += tail
-    if height - len(lines) >= MIN_ROUND_CHARTS:
+    if alone and height - len(lines) >= MIN_ROUND_CHARTS:
         lines += _rounds_below(inputs, width, height - len(lines))
     return Drawn(lines)
 

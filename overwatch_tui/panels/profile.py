@@ -10,6 +10,7 @@ from typing import Any
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.format import format_bytes, format_count, format_number
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.protocol.messages.events import ProfilerFinished
 
@@ -22,7 +23,7 @@ def operators(inputs: PanelInputs) -> list[dict[str, Any]]:
     profile = inputs.state.profile
     if profile is None:
         return []
-    order, turned = inputs.view.page.order("profile")
+    order, turned = inputs.view.order("profile")
     rows = sorted(profile.top, key=lambda row: _rank(row, order), reverse=order < len(ORDERS) - 1)
     return rows[::-1] if turned else rows
 
@@ -44,15 +45,21 @@ def keys(inputs: PanelInputs) -> Sequence[Hashable]:
     return [(str(row.get("name")), str(row.get("on"))) for row in operators(inputs)]
 
 
+def note(inputs: PanelInputs) -> str:
+    order, turned = inputs.view.order("profile")
+    return f"by {ORDERS[order]}{' turned' if turned else ''}"
+
+
+def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
+    return (0, 0) if inputs.state.profile is None else (8, len(inputs.state.profile.top) + 6)
+
+
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """The trace's path and the commands that open it; one line an operator."""
     profile = inputs.state.profile
     if profile is None:
         return Drawn([Row().put(" no profile yet: P records one", "dim").line(width)])
-    order, turned = inputs.view.page.order("profile")
-    head = Row().put(" PROFILE", "title")
-    head.put(f"  {profile.epochs} epochs, by {ORDERS[order]}{' turned' if turned else ''} (s S)", "dim")
-    lines = [head.line(width), *trace_lines(profile, width)]
+    lines = trace_lines(profile, width)
     if profile.error:
         return Drawn([*lines, Row().put(f" {profile.error}", "critical").line(width)])
     lines += [EMPTY, *operator_lines(inputs, width, 0)[:1]]
@@ -61,7 +68,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     at = inputs.view.selected_index("profile", names)
     for i, row in enumerate(rows[scroll.rows], scroll.start):
         lines.append(_line(inputs, row, width, selected=i == at))
-    return Drawn(lines, scroll)
+    return Drawn(fill_with_charts(inputs, lines, width, height), scroll)
 
 
 def trace_lines(profile: ProfilerFinished, width: int) -> list[Line]:
@@ -104,6 +111,9 @@ def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
     return [{**row, "us_per_call": _per_call(row)} for row in operators(inputs)]
 
 
-RENDERER = Renderer(
-    title=lambda _: "PROFILE", body=body, needs=lambda *_: (4, 24), keys=keys, orders=ORDERS, records=records
-)
+def title(inputs: PanelInputs) -> str:
+    profile = inputs.state.profile
+    return "PROFILE" if profile is None else f"PROFILE of {profile.epochs} epochs"
+
+
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, orders=ORDERS, records=records)

@@ -125,7 +125,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         shown = room - (ends + 1 if ends else 0)
         lines = [heading]
         if not alive:
-            text = inputs.view.empty_text("seeds", "seed", "no seed lives in any slot now")
+            text = inputs.empty_text("seeds", "seed", "no seed lives in any slot now")
             lines.append(Row().put(f" {text}", "dim").line(width))
         scroll = inputs.view.visible_rows("seeds", alive, shown - 1, top=1)
         for i, key in enumerate(alive[scroll.rows], scroll.start):

@@ -42,7 +42,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     room = height - len(lines) - 1
     found = _profile(inputs, width, is_whole=room >= MIN_WHOLE_PROFILE)
     lines = [*lines, EMPTY, *found[: max(2, room)]] if found else lines
-    if inputs.view.name == "system" and height - len(lines) >= MIN_CONFIGURATION:
+    if height - len(lines) >= MIN_CONFIGURATION:
         lines += [EMPTY, *_configuration(inputs, width, height - len(lines) - 1)]
     return Drawn(fill_with_charts(inputs, lines, width, height, charts(inputs) or None))
 
@@ -214,8 +214,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     pairs = list(leaves(run.config))
     names = [name for name, _ in pairs]
     column = 3 + max(map(len, names), default=0)
-    more = "   Enter: profile" if page(inputs) else ""
-    lines = [Row().put(f" configuration of {run.name}", "title").put(more, "dim").line(width), EMPTY]
+    lines = [Row().put(f" configuration of {run.name}", "title").line(width), EMPTY]
     at = inputs.view.selected_index("system", names)
     whole = _whole_value(*pairs[at], column, width) if pairs else []
     room = height - len(lines) - len(whole)
@@ -249,10 +248,6 @@ def charts(inputs: PanelInputs) -> Sequence[str]:
     return [name for name in names if inputs.history(name) is not None]
 
 
-def page(inputs: PanelInputs) -> str:
-    return "profile" if inputs.state.profile is not None else ""
-
-
 RENDERER = Renderer(
     title=lambda _: "SYSTEM",
     body=body,
@@ -261,5 +256,4 @@ RENDERER = Renderer(
     keys=keys,
     detail=detail,
     charts=charts,
-    page=page,
 )

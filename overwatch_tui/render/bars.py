@@ -117,7 +117,7 @@ def incident_line(inputs: PanelInputs, width: int) -> Line:
     known = unseen or [record for record in incidents.open() if record.data.severity != "info"]
     if not known:
         return _nothing_wrong(inputs, width)
-    chosen = current_incident(inputs) if unseen or inputs.view.name == "incidents" else None
+    chosen = current_incident(inputs) if unseen or inputs.view.lists_incidents else None
     record = chosen if chosen is not None and chosen in known else known[0]
     row = _strip_row(inputs)
     style = {"critical": "alarm", "warning": "caution"}[record.data.severity]
@@ -164,9 +164,9 @@ def _strip_row(inputs: PanelInputs) -> Row:
 def _next_key(inputs: PanelInputs, record: IncidentRecord) -> str:
     """The key that leads on: to the guide, and where it is open to what it advises, or to its end."""
     view = inputs.view
-    if view.name == "incidents" and view.selected.get("incidents") == record.key:
+    if view.name == "problems" and view.selected.get("incidents") == record.key:
         can_undo = record.data.undo and not view.read_only and not inputs.link.is_replay
-        return "U undo" if can_undo else "a ack" if record.is_waiting else "2 list"
+        return "U undo" if can_undo else "a ack" if record.is_waiting else ""
     return "n guide" if record.is_waiting else "2 list"
 
 
@@ -204,27 +204,24 @@ def _trouble_with_link(inputs: PanelInputs, width: int) -> Line:
 
 
 def view_line(inputs: PanelInputs, width: int, panels: PanelTable, note: str, hidden: Sequence[str]) -> Line:
-    """The views and the titles of `hidden` panels; the active view is in brackets.
+    """The views, and the panels of the chosen one that Tab leads to; the active view is in brackets.
 
     Args:
         note: the note of a panel that has no title of its own.
+        hidden: names of the panels that have no place on the screen.
     """
     view = inputs.view
     row = Row()
-    shown = panels.view_of(view.name)
-    for panel in panels.views:
-        waiting = panel.renderer.num_waiting(inputs)
-        name = panel.tab[width >= 120]
-        if not name and panel.name != shown:
-            continue
-        text = f"{panel.key} {name or panel.tab[1]}" + (f"({waiting})" if waiting else "")
-        if panel.name == shown:
+    for one in panels.views:
+        waiting = max(panels[name].renderer.num_waiting(inputs) for name in one.one[:1])
+        text = f"{one.key} {one.title}" + (f"({waiting})" if waiting else "")
+        if one is panels.view(view.name):
             row.put(f"[{text}]", "tab")
         else:
             row.put(f" {text} ", "warning" if waiting else "dim")
     right = [note] if note else []
     if hidden:
-        right.append("hidden: " + " ".join(hidden).lower())
+        right.append("Tab: " + " ".join(hidden))
     right.append(f"{inputs.axis.name} {view.rate:g} Hz")
     while len(right) > 1 and row.width + len("  ".join(right)) + 2 > width:
         right.pop(0)

@@ -25,7 +25,7 @@ def listed_incidents(inputs: PanelInputs) -> list[IncidentRecord]:
 def current_incident(inputs: PanelInputs) -> IncidentRecord | None:
     """Record that `a`, `m` and the undo act on: of a focused list its row, else the selected or the worst."""
     incidents, now = inputs.state.incidents, inputs.now
-    if inputs.view.focus == "incidents":
+    if inputs.view.lists_incidents:
         shown = listed_incidents(inputs)
         order = [record.key for record in shown]
         return shown[inputs.view.selected_index("incidents", order)] if shown else None

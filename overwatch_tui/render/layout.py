@@ -5,6 +5,7 @@ The terminal shows the boxes as widgets; `--once` pastes the same boxes into tex
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,8 +39,6 @@ class ScreenLayout:
 
     boxes: list[Box]
     lines: dict[str, list[Line]] = field(default_factory=dict)
-    hidden: list[str] = field(default_factory=list)
-    """Panels of this view that do not fit at this size."""
     scroll: dict[str, Scroll] = field(default_factory=dict)
     """Per panel that scrolls, the rows that were drawn."""
     env: int | None = None
@@ -57,17 +56,26 @@ class ScreenLayout:
         return "\n".join("".join(row).rstrip() for row in rows)
 
 
-def main_columns(panels: PanelTable, width: int) -> list[tuple[int, list[str]]]:
-    """(width, panels from top to bottom) of each column of the main screen, dividers included."""
-    widths = _column_widths(width)
-    return [(column, panels.column(len(widths), i)) for i, column in enumerate(widths)]
+def shown_panels(panels: PanelTable, inputs: PanelInputs, width: int) -> list[str]:
+    """Panels of the chosen view that have something to say, in the order of Tab."""
+    names = panels.view(inputs.view.name).one
+    return [name for name in names if panels[name].renderer.needs(inputs, width)[1]] or [names[0]]
 
 
-def _column_widths(width: int) -> tuple[int, ...]:
-    if width >= THREE_COLUMNS:
+def view_columns(panels: PanelTable, inputs: PanelInputs, width: int) -> list[tuple[int, list[str]]]:
+    """(width, panels from top to bottom) of each column of the view, dividers included."""
+    number = 3 if width >= THREE_COLUMNS else 2 if width >= TWO_COLUMNS else 1
+    shown = shown_panels(panels, inputs, width)
+    columns = panels.view(inputs.view.name).columns(number)
+    found = [names for column in columns if (names := [name for name in column if name in shown])]
+    return list(zip(_column_widths(width, len(found)), found, strict=True))
+
+
+def _column_widths(width: int, number: int) -> tuple[int, ...]:
+    if number == 3:
         middle, right = max(60, int(width * 0.29)), max(46, int(width * 0.25))
         return width - middle - right, middle, right
-    if width >= TWO_COLUMNS:
+    if number == 2:
         right = max(43, int(width * 0.36))
         return width - right, right
     return (width,)
@@ -84,23 +92,21 @@ class _Want(NamedTuple):
 
 
 def _stack(
-    panels: PanelTable, inputs: PanelInputs, names: list[str], width: int, height: int, *, alone: bool
-) -> tuple[list[tuple[_Want, int]], list[str]]:
-    """((panel, its height) from top to bottom, panels that do not fit) of a column.
+    panels: PanelTable, inputs: PanelInputs, names: Sequence[str], width: int, height: int, *, alone: bool
+) -> list[tuple[_Want, int]]:
+    """(panel, its height) of those in a column that fit, from top to bottom.
 
     The first panel is shown in full, the others get what they need, then what they would like; the rest
     goes to the one that grows. A column that stands alone has no title above its first panel.
     """
     chosen: list[_Want] = []
-    hidden = []
     left = height
-    for i, name in enumerate(names):
+    for name in names:
         least, preferred = panels[name].renderer.needs(inputs, width)
-        title = 0 if i == 0 and alone else 1
-        if i == 0:
+        title = 0 if alone and not chosen else 1
+        if not chosen:
             least = min(preferred, max(least, height - title))
         if least + title > left:
-            hidden.append(name)
             continue
         chosen.append(_Want(name, title, least, preferred))
         left -= least + title
@@ -112,40 +118,34 @@ def _stack(
     if heights:
         growing = (i for i, want in enumerate(chosen) if panels[want.name].renderer.grows)
         heights[next(growing, -1)] += left
-    return list(zip(chosen, heights, strict=True)), hidden
+    return list(zip(chosen, heights, strict=True))
 
 
 def place_panels(
     panels: PanelTable, inputs: PanelInputs, width: int, height: int
 ) -> tuple[list[Box], list[str]]:
-    """(boxes of the panels, panels that do not fit) for the chosen view."""
+    """(boxes of the view, its panels that have no place there); one of these in focus has all of it."""
     body = max(1, height - TOP - BOTTOM)
     view = inputs.view
     if inputs.state.run is None and inputs.state.epoch is None:
         return [Box("empty", 0, TOP, width, body)], []
-    if view.charts.names:
-        return [Box("pins", 0, TOP, width, body)], []
-    if view.page.name in panels:
-        return [Box(view.page.name, 0, TOP, width, body)], []
-    if view.detail:
-        return [
-            Box(panels.view_of(view.focus) if view.focus not in panels else view.focus, 0, TOP, width, body)
-        ], []
-    if not panels.is_main(view.name):
-        return [Box(view.name, 0, TOP, width, body)], []
+    focus = panels.focused(view)
+    if view.charts.names or view.detail:
+        return [Box("pins" if view.charts.names else focus, 0, TOP, width, body)], []
     boxes: list[Box] = []
-    hidden: list[str] = []
     x = 0
-    columns = main_columns(panels, width)
-    alone = len(columns) == 1
+    columns = view_columns(panels, inputs, width)
     for column, names in columns:
-        stacked, out = _stack(panels, inputs, names, column - (x > 0), body, alone=alone)
+        stacked = _stack(panels, inputs, names, column - (x > 0), body, alone=len(columns) == 1)
         y = TOP
         for want, box_height in stacked:
             boxes.append(Box(want.name, x, y, column, box_height, has_title=bool(want.title)))
             y += box_height
-        hidden += [] if alone else out
         x += column
+    placed = {box.name for box in boxes}
+    hidden = [name for name in shown_panels(panels, inputs, width) if name not in placed]
+    if focus in hidden:
+        boxes = [Box(focus, 0, TOP, width, body, has_title=True)]
     return boxes, hidden
 
 
@@ -167,20 +167,21 @@ def compose_screen(
         Box("status", 0, height - 2, width, 1),
         Box("keys", 0, height - 1, width, 1),
     ]
-    layout = ScreenLayout(boxes=bar_boxes + boxes, hidden=hidden)
+    layout = ScreenLayout(boxes=bar_boxes + boxes)
+    body.is_alone, body.focus = len(boxes) == 1, panels.focused(body.view)
     untitled = boxes[0] if boxes and not boxes[0].has_title and not body.view.detail else None
     note = panels[untitled.name].renderer.note(body) if untitled else ""
-    titles = [panels[name].renderer.title(body) for name in hidden]
     layout.lines = {
         "header": [bars.header_line(body, width)],
         "strip": [bars.incident_line(live, width)],
-        "views": [bars.view_line(live, width, panels, note, titles)],
+        "views": [bars.view_line(live, width, panels, note, hidden)],
         "status": [bars.status_line(live, width)],
         "keys": [bars.key_line(live, width)],
     }
     rules = {(box.x + box.width, box.y) for box in boxes if box.has_title}
     for box in boxes:
-        drawn = _draw(panels[box.name], body, box, rules)
+        is_focused = box.name == body.focus
+        drawn = _draw(panels[box.name], body, box, rules, is_focused=is_focused)
         if panels[box.name].renderer.is_newest_last and not body.view.detail:
             layout.upwards = range(box.y, box.y + box.height)
         layout.lines[box.name] = drawn.lines if live.link.is_fresh else [fade(x) for x in drawn.lines]
@@ -192,14 +193,16 @@ def compose_screen(
     return layout
 
 
-def _draw(panel: Panel, inputs: PanelInputs, box: Box, rules: set[tuple[int, int]]) -> Drawn:
+def _draw(
+    panel: Panel, inputs: PanelInputs, box: Box, rules: set[tuple[int, int]], *, is_focused: bool
+) -> Drawn:
     """The panel's title, its lines and the divider to its left, in exactly the size of the box."""
     gap = 1 if box.x > 0 else 0
     width = box.width - gap
-    lines = [_title(inputs, panel, width)] if box.has_title else []
+    lines = [_title(inputs, panel, width, is_focused=is_focused)] if box.has_title else []
     room = box.height - len(lines)
     renderer = panel.renderer
-    is_detail = inputs.view.detail and not (inputs.view.charts.names or inputs.view.page.name)
+    is_detail = inputs.view.detail and not inputs.view.charts.names
     draw = renderer.detail if is_detail and renderer.detail else renderer.body
     drawn = draw(inputs, width, room)
     lines += block(drawn.lines, width, room)
@@ -223,12 +226,11 @@ def _joint(glyphs: Glyphs, left: bool, right: bool, top: bool) -> tuple[str, str
     ], "rule"
 
 
-def _title(inputs: PanelInputs, panel: Panel, width: int) -> Line:
+def _title(inputs: PanelInputs, panel: Panel, width: int, *, is_focused: bool) -> Line:
     """`─ ENVS 16 ──────────── sort drift ─`"""
     glyphs = inputs.glyphs
-    focused = inputs.view.focus == panel.name
     row = Row().put(glyphs.rule, "rule").put(" ")
-    row.put(panel.renderer.title(inputs), "title" if focused else "bold").put(" ")
+    row.put(panel.renderer.title(inputs), "title" if is_focused else "bold").put(" ")
     note = panel.renderer.note(inputs)
     room = width - row.width - 3
     if note and room >= 8:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
+from esper_overwatch.overwatch_tui.keys import shown_key
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_series import History
@@ -31,7 +32,10 @@ class PanelInputs:
     link: LinkStatus
     now: int
     """Wall time of the daemon, microseconds: the right edge of every chart."""
-
+    is_alone: bool = True
+    """True if the panel that is drawn has the screen to itself."""
+    focus: str = ""
+    """The panel that moves and Enter act on; empty = the one that is drawn."""
     kept: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
     """Values that several panels compute of this moment, or one panel several times; see `keep`."""
 
@@ -41,6 +45,16 @@ class PanelInputs:
             self.kept[key] = compute()
         found: _T = self.kept[key]
         return found
+
+    def empty_text(self, panel: str, row: str, otherwise: str) -> str:
+        """Text of an empty list; if a filter hides its rows, with the key that shows them where that does."""
+        view = self.view
+        if panel not in view.filters:
+            return otherwise
+        is_in_the_way = view.typing is not None or view.charts.is_moved or view.detail
+        hint = f"; {shown_key(view.keys, 'step_back')} shows all"
+        is_focused = self.focus in (panel, "")
+        return f"no {row} passes {view.filter_note(panel)}{hint if is_focused and not is_in_the_way else ''}"
 
     @property
     def glyphs(self) -> Glyphs:
@@ -168,7 +182,7 @@ class Renderer(NamedTuple):
     body: Callable[[PanelInputs, int, int], Drawn]
     """(inputs, width, height) -> lines."""
     needs: Callable[[PanelInputs, int], tuple[int, int]]
-    """(inputs, width) -> least and preferred number of lines, title not counted."""
+    """(inputs, width) -> least and preferred number of lines, title not counted; none = left out."""
     note: Callable[[PanelInputs], str] = lambda _: ""
     """Text at the right of the title: order, filter, position."""
     keys: Callable[[PanelInputs], Sequence[Hashable]] = lambda _: ()
@@ -183,23 +197,12 @@ class Renderer(NamedTuple):
     """Rows that the filter shows, with all their fields, for an export."""
     grows: bool = False
     """True if it takes the lines that no panel of its column asks for; else the last panel does."""
-    page: Callable[[PanelInputs], str] = lambda _: ""
-    """Name of the panel that Enter opens from the detail; empty = none."""
     orders: tuple[str, ...] = ()
     """Names of the columns that `s` sorts its rows by, one after the other."""
     is_newest_last: bool = False
     """True if its last row is the newest: over a slow link its lines are sent upwards."""
     num_waiting: Callable[[PanelInputs], int] = lambda _: 0
-    """Number of rows that wait for the operator, highlighted in the panel's tab."""
-
-
-class Place(NamedTuple):
-    """Place of a panel on the main screen: column and row, such as `b2`; empty = not there."""
-
-    one: str = ""
-    """Place where the screen has one column."""
-    two: str = ""
-    three: str = ""
+    """Number of rows that wait for the operator, highlighted in the tab of its view."""
 
 
 class Panel(NamedTuple):
@@ -207,21 +210,42 @@ class Panel(NamedTuple):
 
     name: str
     renderer: Renderer
-    place: Place = Place()
-    key: str = ""
-    """The digit that shows it alone; empty for a part of the main screen only."""
-    tab: tuple[str, str] = ("", "")
-    """Name in the row of views, short and long; without a short one it is not in a narrow row."""
+
+
+Columns = tuple[tuple[str, ...], ...]
+"""Names of panels from top to bottom, for each column from left to right."""
+
+
+class PanelGroup(NamedTuple):
+    """What a digit shows: panels that one needs together."""
+
+    key: str
+    name: str
+    one: tuple[str, ...]
+    """All panels in the order of Tab; on a narrow screen as many as fit are in its one column."""
+    two: Columns = ()
+    """Panels of a screen with two columns; none = the one column takes all of it."""
+    three: Columns = ()
+    """The same with three; none = as with two."""
+
+    @property
+    def title(self) -> str:
+        return self.name.capitalize()
+
+    def columns(self, number: int) -> Columns:
+        """Columns of a screen with room for 1, 2 or 3."""
+        return ((self.three if number == 3 else ()) or self.two if number > 1 else ()) or (self.one,)
 
 
 class PanelTable:
-    """All panels by name, in the order of the row of views; `published` stands in for published runs."""
+    """All panels and views; `published` stands in for published runs."""
 
-    def __init__(self, *panels: Panel, published: PanelTable | None = None) -> None:
+    def __init__(
+        self, panels: Sequence[Panel], views: Sequence[PanelGroup], published: PanelTable | None = None
+    ) -> None:
         self._by_name = {panel.name: panel for panel in panels}
         self._published = published
-        self.views = tuple(panel for panel in panels if panel.key)
-        """Panels that a key shows alone."""
+        self.views = tuple(views)
 
     def __getitem__(self, name: str) -> Panel:
         return self._by_name[name]
@@ -236,21 +260,27 @@ class PanelTable:
         """The table for a run of that kind."""
         return self._published if is_published and self._published is not None else self
 
-    def view_of(self, name: str) -> str:
-        """The view that is shown by this name: one that this table does not have is the main one."""
-        return name if any(panel.name == name for panel in self.views) else self.views[0].name
+    def view(self, name: str) -> PanelGroup:
+        """The view of a name; the first one where there is none."""
+        return next((view for view in self.views if view.name == name), self.views[0])
 
-    def is_main(self, name: str) -> bool:
-        """True for the view with all panels."""
-        return self.view_of(name) == self.views[0].name
+    def view_with(self, name: str) -> PanelGroup | None:
+        """The view that has this name, else the first one with a panel of it."""
+        found = (view for view in self.views if view.name == name)
+        return next(found, next((view for view in self.views if name in view.one), None))
 
     @property
     def names(self) -> list[str]:
-        """Names of all panels, those of published runs included."""
-        others = self._published.names if self._published is not None else []
-        return list(dict.fromkeys([*self._by_name, *others]))
+        """Names of all views and of the panels in them, those of published runs included."""
+        own = [view.name for view in self.views] + [name for view in self.views for name in view.one]
+        return list(dict.fromkeys([*own, *(self._published.names if self._published is not None else [])]))
 
-    def column(self, num_columns: int, column: int) -> list[str]:
-        """Names of the panels in one of 1, 2 or 3 columns (counted from 0), from top to bottom."""
-        places = {panel.place[num_columns - 1]: panel.name for panel in self}
-        return [places[place] for place in sorted(places) if place.startswith("abc"[column])]
+    def focused(self, view: ViewState) -> str:
+        """The panel that moves and Enter act on: the chosen one, else the first of the view."""
+        panels = self.view(view.name).one
+        return view.focus if view.focus in panels else panels[0]
+
+    def show(self, view: ViewState, name: str) -> None:
+        """Show a view, or the view of a panel, which then has the focus."""
+        found = self.view_with(name) or self.views[0]
+        view.show_view(found.name, name if name in found.one[1:] else "")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from esper_overwatch.overwatch_tui.keys import KEYS, Key, shown_key
+from esper_overwatch.overwatch_tui.keys import KEYS, Key
 from esper_overwatch.overwatch_tui.model.filters import Fields, Filter
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 
@@ -16,8 +16,8 @@ from .theme import ASCII, UNICODE, Glyphs
 
 _T = TypeVar("_T")
 
-MAIN_VIEW = "envs"
-"""The view with all panels, whatever the first of them is."""
+MAIN_VIEW = "run"
+"""The view that Esc leads back to."""
 SORTS = ("attention", "env", "accuracy", "change", "return", "gradient", "drift")
 ENV_LAYOUTS = ("table", "grid")
 LOG_FILTERS = ("all", "no seeds", "warnings", "commands")
@@ -56,40 +56,12 @@ class Scroll(NamedTuple):
 
 
 @dataclass
-class PageView:
-    """Changed by keys, read by panels."""
-
-    name: str = ""
-    """The panel that is open over the view; empty = none."""
-    orders: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    """Per panel: the column that it is sorted by, and whether turned round."""
-
-    def close(self) -> bool:
-        """Back to what lies in front; False where no page is open."""
-        was_open, self.name = bool(self.name), ""
-        return was_open
-
-    def order(self, panel: str) -> tuple[int, bool]:
-        """(column, turned round) of a table."""
-        return self.orders.get(panel, (0, False))
-
-    def cycle(self, panel: str, count: int) -> int:
-        """Sort by the next of `count` columns; returns its index."""
-        self.orders[panel] = (self.order(panel)[0] + 1) % count, False
-        return self.orders[panel][0]
-
-    def turn(self, panel: str) -> None:
-        column, turned = self.order(panel)
-        self.orders[panel] = column, not turned
-
-
-@dataclass
 class ViewState:
     """Changed by keys, read by panels."""
 
-    name: str = "envs"
-    focus: str = "envs"
-    """The panel that moves and Enter act on."""
+    name: str = MAIN_VIEW
+    focus: str = ""
+    """The panel that moves and Enter act on; one that the view does not have = its first."""
     detail: bool = False
     selected: dict[str, Hashable] = field(default_factory=dict)
     """Per panel, the key of the selected row; a panel without one shows its newest or worst."""
@@ -105,7 +77,8 @@ class ViewState:
     window: int | None = None
     """Index into WINDOWS; None = by the age of the data."""
     charts: ChartView = field(default_factory=ChartView)
-    page: PageView = field(default_factory=PageView)
+    orders: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    """Per panel: the column that it is sorted by, and whether turned round."""
     log_filter: str = "all"
     filters: dict[str, Filter] = field(default_factory=dict)
     """Per panel, what its list shows; a panel without one shows all."""
@@ -125,11 +98,19 @@ class ViewState:
     message_until: float = 0.0
     """End of the message on the monotonic clock, seconds."""
 
-    def show_view(self, name: str) -> None:
-        self.name = self.focus = name
+    def show_view(self, name: str, focus: str = "") -> None:
+        self.name, self.focus = name, focus
         self.detail = False
         self.charts.names = ()
-        self.page.close()
+
+    def order(self, panel: str) -> tuple[int, bool]:
+        """(column, turned round) of a table."""
+        return self.orders.get(panel, (0, False))
+
+    @property
+    def lists_incidents(self) -> bool:
+        """True where keys act on the listed incidents; elsewhere they act on all of them."""
+        return self.name == "problems" or self.focus == "incidents"
 
     def passes(self, panel: str, fields: Callable[[], Fields]) -> bool:
         """True if a panel's filter shows a row, whose fields are asked for where there is a filter."""
@@ -141,20 +122,6 @@ class ViewState:
         chosen = self.filters.get(panel)
         return "" if chosen is None else f"/{chosen.text}"
 
-    def empty_text(self, panel: str, row: str, otherwise: str, *, is_first: bool = False) -> str:
-        """Text of an empty list; if a filter hides its rows, with the key that shows them where that does.
-
-        Args:
-            is_first: True if the main view begins with the panel, whatever that view is called.
-        """
-        if panel not in self.filters:
-            return otherwise
-        is_focused = self.focus == panel or (is_first and self.focus == MAIN_VIEW)
-        is_in_the_way = self.typing is not None or self.charts.is_moved or self.detail
-        key = shown_key(self.keys, "step_back")
-        hint = f"; {key} shows all" if is_focused and not is_in_the_way else ""
-        return f"no {row} passes {self.filter_note(panel)}{hint}"
-
     def step_back(self, panel: str) -> bool:
         """Take one step out of the panel that moves act on; False where there is none."""
         if self.typing is not None:
@@ -163,14 +130,12 @@ class ViewState:
             pass
         elif self.charts.names:
             self.charts.names = ()
-        elif self.page.close():
-            pass
         elif self.detail:
             self.detail = False
         elif panel in self.filters:
             del self.filters[panel]
-        elif self.name != "envs" or self.focus != "envs":
-            self.show_view("envs")
+        elif self.name != MAIN_VIEW or self.focus:
+            self.show_view(MAIN_VIEW)
         else:
             self.is_env_chosen = False
             return False
@@ -187,6 +152,8 @@ class ViewState:
         if panel == "envs":
             assert isinstance(key, int)
             self.env, self.is_env_chosen = key, True
+        elif panel == "seeds" and isinstance(key, tuple):
+            self.env, self.is_env_chosen = key[0], True  # the layers beside the list are of this env
 
     def selected_index(self, panel: str, keys: Sequence[Hashable]) -> int:
         """Row of the selection; the first where what was selected is gone."""
@@ -210,8 +177,14 @@ class ViewState:
             self.env, self.is_env_chosen = env, True
 
     def cycle_sort(self) -> None:
-        self.sort = _next(SORTS, self.sort)
-        self.is_reversed = False
+        """Turn the order round, then the next one."""
+        at, self.is_reversed = _next_order(SORTS.index(self.sort), self.is_reversed, len(SORTS))
+        self.sort = SORTS[at]
+
+    def cycle_order(self, panel: str, count: int) -> int:
+        """The same for a table with `count` columns; returns the index of the one it is sorted by."""
+        self.orders[panel] = _next_order(*self.order(panel), count)
+        return self.orders[panel][0]
 
     def cycle_env_layout(self, envs: int) -> None:
         self.env_layout = _next(ENV_LAYOUTS, self.chosen_env_layout(envs))
@@ -256,3 +229,8 @@ class ViewState:
 
 def _next(choices: Sequence[_T], current: _T) -> _T:
     return choices[(choices.index(current) + 1) % len(choices)]
+
+
+def _next_order(at: int, is_reversed: bool, count: int) -> tuple[int, bool]:
+    """The order after this one: each but the first, which is the usual one, comes both ways round."""
+    return (at, True) if at and not is_reversed else ((at + 1) % count, False)

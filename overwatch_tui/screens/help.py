@@ -80,7 +80,7 @@ def _explained(name: str, text: str, width: int) -> list[Line]:
 def _views_help(*, is_published: bool) -> tuple[str, str]:
     """(keys, names) of all views that a run of this kind has."""
     views = PANELS.of(is_published=is_published).views
-    return "".join(panel.key for panel in views), " ".join(panel.tab[1].lower() for panel in views)
+    return "".join(view.key for view in views), " ".join(view.name for view in views)
 
 
 class HelpScreen(PageScreen):

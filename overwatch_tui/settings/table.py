@@ -109,9 +109,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 def _views() -> tuple[str, ...]:
     """Their table brings every panel with it, which a start without the setting does not wait for."""
-    from esper_overwatch.overwatch_tui.panels import ALL_VIEWS
+    from esper_overwatch.overwatch_tui.panels import PANELS
 
-    return ALL_VIEWS
+    return tuple(PANELS.names)
 
 
 _OFF_ON = (False, True)
@@ -147,7 +147,7 @@ SETTINGS: dict[str, Setting] = {
             "Hours of the day, by the local clock, in which no bell rings and no notification is sent.",
             read=parse_quiet_hours,
         ),
-        Setting("view", _views, "envs", "View that is shown first.", is_live=False),
+        Setting("view", _views, "run", "View, or panel of one, that is shown first.", is_live=False),
         Setting("sort", SORTS, "attention", "Order of the envs."),
         Setting("read_only", _OFF_ON, False, "Watch only; send no commands.", is_live=False),
     )

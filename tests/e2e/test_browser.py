@@ -125,15 +125,15 @@ def test_a_browser_shows_and_steers_a_live_run(house: House) -> None:
         page.wait_for("LIVE")
         assert "token" not in page.page.url, "the token does not stay in the address"  # type: ignore[attr-defined]
         page.wait_for(lambda text: " 03 " in text)
-        page.page.keyboard.press("6")  # type: ignore[attr-defined]
-        page.wait_for("[6 Log]")
+        page.page.keyboard.press("5")  # type: ignore[attr-defined]
+        page.wait_for("[5 Machine]")
 
         for _ in range(60):  # a name before it that gets a count moves it away from the click
-            _click(page, "3 Drift")
+            _click(page, "4 Seeds")
             page.page.wait_for_timeout(1000)  # type: ignore[attr-defined]
-            if "[3 Drift]" in page.text:
+            if "[4 Seeds]" in page.text:
                 break
-        page.wait_for("[3 Drift]")
+        page.wait_for("[4 Seeds]")
 
         page.page.keyboard.press("Shift+C")  # type: ignore[attr-defined]
         page.wait_for("y/N")

@@ -21,7 +21,7 @@ from textual.drivers.headless_driver import HeadlessDriver
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
-from esper_overwatch.overwatch_tui.panels import VIEWS
+from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.protocol.client.items import LinkChanged, Reset
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line
@@ -34,14 +34,14 @@ JOINED_SECONDS = 90
 _TO_ROW = re.compile(r"\x1b\[(\d+)(?:;\d+)?H")
 PROFILED_SECONDS = 20
 VIEW_KEYS = {
-    **{name: [str(number)] for number, name in enumerate(VIEWS, 1)},
+    **{view.name: [view.key] for view in PANELS.views},
     "env": ["enter"],
     "env charts": ["enter", "enter"],
     "charts over all": ["enter", "enter", "o"],
     "charts of quantiles": ["enter", "enter", "o", "o"],
-    "drift charts": ["3", "enter"],
-    "policy charts": ["4", "enter"],
-    "system charts": ["8", "enter"],
+    "drift charts": ["4", "tab", "enter"],
+    "policy charts": ["3", "enter"],
+    "system charts": ["5", "enter", "enter"],
     "smoothed": ["enter", "enter", "w"],
     "logarithmic": ["enter", "enter", "y"],
 }

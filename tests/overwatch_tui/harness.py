@@ -28,6 +28,9 @@ from esper_overwatch.protocol.messages.events import spec_of
 
 from . import journal
 
+VIEWS = tuple(view.name for view in PANELS.views)
+"""Names of the views of a training, in the order of their keys."""
+
 
 class ListFeed:
     """A feed of prepared items, with a clock that stands still and a link that the test sets."""

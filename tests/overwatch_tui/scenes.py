@@ -13,7 +13,7 @@ from typing import Any
 
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
-from esper_overwatch.overwatch_tui.panels import PANELS, VIEWS
+from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.chart_view import ChartView
 from esper_overwatch.overwatch_tui.render.layout import compose_screen
 from esper_overwatch.overwatch_tui.render.panel import PanelInputs
@@ -24,20 +24,21 @@ from esper_overwatch.protocol.messages import events as ev
 from tests.overwatch_tui.runs import PUBLISHED
 
 from . import journal
-from .harness import draw, events, folded, panel_inputs, state
+from .harness import VIEWS, draw, events, folded, panel_inputs, state
 from .record import recorded_events
 
 FOLDER = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 40), (200, 60))
 HEAD, FOOT = 3, 2
 """Lines of the header, the strip and the tabs; of the messages and the keys."""
-LARGER = (("real-envs", 120, 40), ("published", 120, 40), ("real-envs", 200, 60))
+LARGER = (("real-run", 120, 40), ("published", 120, 40), ("real-run", 200, 60))
 """Golden files of whole screens at other sizes than the first."""
 
 
 def _view(name: str, *, detail: bool = False, env: int = 7) -> ViewState:
     view = ViewState(env=env)
-    view.show_view(name)
+    table = PANELS if PANELS.view_with(name) else PANELS.of(is_published=True)
+    table.show(view, name)
     view.detail = detail
     return view
 
@@ -109,10 +110,8 @@ def measured() -> State:
     return folded(decode_line(line) for line in run.lines)
 
 
-def _page(view: str, page: str) -> PanelInputs:
-    made = _view(view, detail=bool(page))
-    made.page.name = page
-    return panel_inputs(measured(), made)
+def _measured(panel: str) -> PanelInputs:
+    return panel_inputs(measured(), _view(panel))
 
 
 def published_events() -> list[Event]:
@@ -158,7 +157,7 @@ def _frozen(width: int, height: int) -> str:
 
 def _charts(*names: str, **chosen: Any) -> PanelInputs:
     """Charts alone; the cursor 20 s ago."""
-    view = _view("envs")
+    view = _view("run")
     view.charts = ChartView(names=names, **chosen)
     made = panel_inputs(state(), view)
     view.charts.at = made.now - 20 * SECOND
@@ -222,16 +221,15 @@ FRAMES: dict[str, Callable[[], PanelInputs]] = {
     "ten-slots": lambda: panel_inputs(state(envs=8, rounds=1, slots=10)),
     "published": lambda: panel_inputs(published_state()),
     "published-charts": lambda: panel_inputs(published_state(), _view("charts")),
-    "published-system": lambda: panel_inputs(published_state(), _view("system")),
+    "published-commands": lambda: panel_inputs(published_state(), _view("commands")),
     "published-about": lambda: panel_inputs(published_state(), _view("about")),
     "published-chart": lambda: panel_inputs(published_state(), _view("metrics", detail=True)),
     "overlay-envs": lambda: _charts("accuracy/7", "drift/env07", overlay="all"),
     "overlay-quantiles": lambda: _charts("accuracy/7", "return/7", overlay="quantiles", smoothing=0.6),
     "log-axis": lambda: _charts("norm/env07", is_log=True),
     "pinned": _pinned,
-    "layers": lambda: _page("envs", "layers"),
-    "profile": lambda: _page("system", "profile"),
-    "system-profiled": lambda: _page("system", ""),
+    "layers": lambda: _measured("layers"),
+    "profile": lambda: _measured("profile"),
     "by-drift": lambda: panel_inputs(state(), ViewState(sort="drift")),
 }
 
@@ -242,8 +240,9 @@ def _draw_frame(name: str, width: int, height: int) -> str:
 
 def _draw_view(name: str, width: int, height: int, *, detail: bool) -> str:
     made = panel_inputs(state(), _view(name, detail=detail))
-    if detail and PANELS[name].renderer.detail is None:
-        made.view.charts.names = tuple(PANELS[name].renderer.charts(made))
+    panel = PANELS[PANELS.focused(made.view)].renderer
+    if detail and panel.detail is None:
+        made.view.charts.names = tuple(panel.charts(made))
     return draw(made, width, height)
 
 
@@ -269,7 +268,9 @@ def _draw_real(name: str, width: int, height: int) -> str:
 SCENES: dict[str, Callable[[int, int], str]] = {"stale": _late, "frozen": _frozen}
 for _name in FRAMES:
     SCENES[_name] = partial(_draw_frame, _name)
-for _name in VIEWS:
+SHOWN = (*VIEWS, "decisions", "drift", "log", "commands")
+"""Views, and panels that have all of a narrow screen while they are in focus."""
+for _name in SHOWN:
     SCENES[_name] = partial(_draw_view, _name, detail=False)
     SCENES[f"{_name}-detail"] = partial(_draw_view, _name, detail=True)
     SCENES[f"real-{_name}"] = partial(_draw_real, _name)

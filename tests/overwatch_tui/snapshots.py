@@ -97,7 +97,7 @@ SNAPSHOTS: dict[str, Snapshot] = {
 def views_of(name: str) -> list[str]:
     """The views that a state has."""
     made = SNAPSHOTS[name].make(ViewState())
-    return [panel.name for panel in PANELS.of(is_published=made.state.is_published).views]
+    return [one.name for one in PANELS.of(is_published=made.state.is_published).views]
 
 
 def layouts(name: str, width: int, height: int) -> Iterator[tuple[str, ScreenLayout]]:
@@ -105,7 +105,7 @@ def layouts(name: str, width: int, height: int) -> Iterator[tuple[str, ScreenLay
     snapshot = SNAPSHOTS[name]
     for view_name in views_of(name):
         view = ViewState(**snapshot.options)  # type: ignore[arg-type]
-        view.show_view(view_name)
+        PANELS.show(view, view_name)
         live = body = snapshot.make(view)
         if snapshot.earlier is not None:
             then = snapshot.earlier()

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 
 from esper_overwatch.overwatch_tui import keys
 from esper_overwatch.overwatch_tui.app import OverwatchApp
-from esper_overwatch.overwatch_tui.panels import PANELS, VIEWS
+from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.screens.box import ConfirmScreen
@@ -27,7 +27,7 @@ from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.messages import events as ev
 from tests.cases import mostly_nightly
 
-from .harness import ListFeed, events, in_loop, session
+from .harness import VIEWS, ListFeed, events, in_loop, session
 
 SMALL, LARGE = (80, 24), (120, 40)
 
@@ -81,14 +81,14 @@ def fingerprint(app: OverwatchApp) -> tuple[Any, ...]:
 
 
 DOCUMENTED = [name for key in keys.KEYS for name in key.keys.split(",") if name] + [
-    panel.key for panel in PANELS.views
+    view.key for view in PANELS.views
 ]
 LEAVING = {"q", "ctrl+z", "ctrl+l"}
 """Ending, suspending and redrawing have tests of their own."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("view", mostly_nightly(VIEWS, "envs"))
+@pytest.mark.parametrize("view", mostly_nightly(VIEWS, "run"))
 @in_loop
 async def test_no_key_fails_in_any_view_at_start(view: str, tmp_path: Path) -> None:
     with within(tmp_path):
@@ -97,7 +97,7 @@ async def test_no_key_fails_in_any_view_at_start(view: str, tmp_path: Path) -> N
             for name in DOCUMENTED:
                 if name in LEAVING:
                     continue
-                app.session.view.show_view(view)
+                PANELS.show(app.session.view, view)
                 await press(pilot, name)
                 while len(app.screen_stack) > 1:
                     await press(pilot, "escape")
@@ -112,7 +112,7 @@ async def test_every_documented_key_has_an_effect(tmp_path: Path) -> None:
     with within(tmp_path):
         for view, names in _where_keys_work().items():
             app = app_of()
-            app.session.view.show_view(view)
+            PANELS.show(app.session.view, view)
             async with app.run_test(size=LARGE) as pilot:
                 for name in names:
                     before = fingerprint(app)
@@ -134,8 +134,8 @@ def _where_keys_work() -> dict[str, list[str]]:
     ]
     return {
         "log": [*log, "escape"],
-        "incidents": ["n", "N", "U", "m", "a", "A", "enter", "1"],
-        "envs": ["right_curly_bracket", *(n for n in rest if n != "right_curly_bracket")],
+        "problems": ["n", "N", "U", "m", "a", "A", "enter", "1"],
+        "run": ["right_curly_bracket", *(n for n in rest if n != "right_curly_bracket")],
     }
 
 
@@ -173,7 +173,7 @@ async def test_escape_and_key_at_once_are_both() -> None:
     app = app_of(session(events(rounds=1)))
     async with app.run_test(size=SMALL) as pilot:
         await press(pilot, "3")
-        await press_as_read(app, pilot, "\x1b5")
+        await press_as_read(app, pilot, "\x1b4")
         assert app.session.view.name == "seeds"
         await press_as_read(app, pilot, "\x1bA")
         assert "acknowledged" in app.session.view.message
@@ -241,7 +241,8 @@ async def test_command_asks_first_and_is_followed_to_its_end(
         app.tick()
         app.paint()
         assert "DONE" in shown(app)
-        await press(pilot, "7")
+        PANELS.show(app.session.view, "commands")
+        app.paint()
         assert method.replace("telemetry.", "") in shown(app)
 
 
@@ -341,37 +342,40 @@ async def test_views_env_entry_and_detail() -> None:
 
 
 @in_loop
-async def test_tab_cycles_panels_and_at_80_columns_views() -> None:
+async def test_tab_cycles_the_panels_of_a_view() -> None:
     app = app_of()
     async with app.run_test(size=LARGE) as pilot:
         seen = []
-        for _ in range(5):
-            seen.append(app.session.view.focus)
+        for _ in range(6):
             await press(pilot, "tab")
-        assert seen == ["envs", "policy", "incidents", "drift", "log"]
-        assert app.session.view.name == "envs"
+            seen.append(app.session.view.focus)
+        assert seen == ["env", "policy", "log", "curves", "incidents", "envs"]
+        assert app.session.view.name == "run"
         await pilot.resize_terminal(80, 24)
-        await press(pilot, "tab")
-        assert app.session.view.name == VIEWS[1]
-        await press(pilot, "shift+tab", "shift+tab")
-        assert app.session.view.name == VIEWS[-1]
+        await press(pilot, "4", "tab")
+        assert "NDRIFT" in shown(app), "a panel that has no place is shown alone"
+        assert "SLOT" not in shown(app)
+        await press(pilot, "shift+tab")
+        assert "SLOT" in shown(app)
+        await press(pilot, "2", "tab")
+        assert app.session.view.name == "policy", "a view of one panel leads on"
 
 
 @in_loop
 async def test_the_worst_incident_is_reached_acknowledged_and_gone() -> None:
     app = app_of()
     async with app.run_test(size=SMALL) as pilot:
-        assert "Inc(3)" in shown(app, "box-views")
+        assert "Problems(3)" in shown(app, "box-views")
         assert "CRIT  not finite" in shown(app, "box-strip")
         await press(pilot, "n", "a")
-        assert "Inc(2)" in shown(app, "box-views")
+        assert "Problems(2)" in shown(app, "box-views")
         assert "WARN  loss not finite: env13" in shown(app, "box-strip")
         await press(pilot, "n")
         assert app.session.view.env == 13
         await press(pilot, "m")
-        assert "Inc(1)" in shown(app, "box-views")
+        assert "Problems(1)" in shown(app, "box-views")
         await press(pilot, "A")
-        assert "[2 Inc]" in shown(app, "box-views")
+        assert "[2 Problems]" in shown(app, "box-views")
         await press(pilot, "1")
         assert "CRIT  not finite" in shown(app, "box-strip"), "acknowledged is not over"
 
@@ -406,7 +410,7 @@ async def test_too_small_says_so_and_recovers() -> None:
         assert "needs 80x24 (now 79x24)" in shown(app)
         await pilot.resize_terminal(120, 40)
         await pilot.pause()
-        assert "GRADIENT DRIFT" in shown(app)
+        assert "RETURN AND ACCURACY" in shown(app)
 
 
 @in_loop
@@ -434,7 +438,7 @@ async def test_a_screenshot_is_written_as_svg_and_text(tmp_path: Path) -> None:
         assert drawn.lstrip().startswith("<svg")
         assert "@font-face" not in drawn
         assert "Fira Code" not in drawn
-        assert "GRADIENT DRIFT" in text.read_text()
+        assert "RETURN AND ACCURACY" in text.read_text()
 
 
 @in_loop

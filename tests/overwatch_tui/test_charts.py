@@ -43,7 +43,7 @@ def page_of(*names: str, width: int = 120, height: int = 40, envs: int = 16, **c
 async def test_enter_opens_the_charts_of_a_row(view: str, keys: list[str], words: list[str]) -> None:
     app = app_of()
     async with app.run_test(size=LARGE) as pilot:
-        app.session.view.show_view(view)
+        PANELS.show(app.session.view, view)
         await press(pilot, *keys)
         text = shown(app, "box-pins")
         for word in words:
@@ -60,7 +60,8 @@ async def test_a_metric_of_a_published_run_is_charted() -> None:
         await press(pilot, "j", "enter", "enter", "p")
         text = shown(app, "box-pins")
         assert " group/m00  0" in text
-        await press(pilot, "9")
+        PANELS.of(is_published=True).show(app.session.view, "pins")
+        app.paint()
         assert "PINNED CHARTS" in shown(app, "box-pins")
         assert "group/m00" in shown(app, "box-pins")
 
@@ -69,7 +70,7 @@ async def test_a_metric_of_a_published_run_is_charted() -> None:
 async def test_an_open_chart_follows_the_selected_row() -> None:
     app = app_of()
     async with app.run_test(size=LARGE) as pilot:
-        await press(pilot, "4", "enter")
+        await press(pilot, "3", "enter")
         assert " KL " in shown(app, "box-pins")
         await press(pilot, "j", "j")
         assert "clip fraction" in shown(app, "box-pins")
@@ -116,7 +117,7 @@ def test_the_value_under_the_cursor_is_that_of_its_time() -> None:
 async def test_at_the_edge_the_cursor_moves_the_charts() -> None:
     app = app_of()
     async with app.run_test(size=SMALL) as pilot:
-        await press(pilot, "4", "enter", "plus", "plus")
+        await press(pilot, "3", "enter", "plus", "plus")
         assert "now" in shown(app, "box-pins")
         await press(pilot, *["H"] * 8)
         charts = app.session.view.charts
@@ -184,9 +185,11 @@ def test_a_chart_reads_in_ascii_and_without_data() -> None:
 async def test_pins_make_a_page_and_survive_a_restart() -> None:
     app = app_of()
     async with app.run_test(size=LARGE) as pilot:
-        await press(pilot, "9")
-        assert "no chart is pinned yet" in shown(app)
-        await press(pilot, "4", "p", "j", "p", "1", "e", "0", "7", "p", "9")
+        await press(pilot, "3")
+        assert "pins" not in shown(app, "box-views"), "no chart is pinned yet"
+        await press(pilot, "3", "p", "j", "p", "1", "e", "0", "7", "p")
+        PANELS.show(app.session.view, "pins")
+        app.paint()
         text = shown(app, "box-pins")
         for word in ("PINNED CHARTS", " KL ", "entropy", "env07 accuracy"):
             assert word in text
@@ -196,7 +199,8 @@ async def test_pins_make_a_page_and_survive_a_restart() -> None:
         assert app.session.view.charts.pins == ["ppo.approx_kl", "accuracy/7"]
     again = app_of()
     async with again.run_test(size=SMALL) as pilot:
-        await press(pilot, "9")
+        PANELS.show(again.session.view, "pins")
+        again.paint()
         assert "env07 accuracy" in shown(again, "box-pins")
         assert " KL " in shown(again, "box-pins")
 
@@ -205,7 +209,7 @@ async def test_pins_make_a_page_and_survive_a_restart() -> None:
 async def test_a_seventh_pin_is_refused() -> None:
     app = app_of()
     async with app.run_test(size=SMALL) as pilot:
-        await press(pilot, "4", *["p", "j"] * MAX_PINS, "p")
+        await press(pilot, "3", *["p", "j"] * MAX_PINS, "p")
         assert len(app.session.view.charts.pins) == MAX_PINS
         assert "not pinned" in shown(app)
 

@@ -46,7 +46,7 @@ def test_a_frame_as_text_at_any_size(tmp_path: Path) -> None:
 def test_a_view_and_ascii(tmp_path: Path) -> None:
     path = str(journal.write(tmp_path / "events.jsonl", rounds=2))
     result = invoke("--once", "--replay", path, "--view", "policy", "--ascii")
-    assert "[4 Policy]" in result.output
+    assert "[3 Policy]" in result.output
     assert result.output.isascii()
     assert invoke("--once", "--replay", path, TERM="linux").output.isascii()
 

@@ -119,7 +119,7 @@ async def test_runs_are_told_by_letter_colour_and_value() -> None:
     app = compared_app("beta")
     async with app.run_test(size=LARGE) as pilot:
         assert "charts are laid over those of beta" in shown(app)
-        await press(pilot, "4", "enter", "u")
+        await press(pilot, "3", "enter", "u")
         text = shown(app, "box-pins")
         assert re.search(r" a digits-7f3a +b beta", text)
         assert "over runs" in text
@@ -149,7 +149,7 @@ async def test_a_curve_that_one_run_lacks_is_said() -> None:
         folder.events.write_bytes(b"".join(line + b"\n" for line in run.lines))
     app = compared_app("other-kind")
     async with app.run_test(size=LARGE) as pilot:
-        await press(pilot, "4", "enter")
+        await press(pilot, "3", "enter")
         assert re.search(r" b --", shown(app, "box-pins"))
 
 

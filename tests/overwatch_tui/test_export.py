@@ -62,7 +62,7 @@ async def test_filter_is_respected(tmp_path: Path) -> None:
 
 @in_loop
 async def test_chart_is_written_as_its_measured_points(tmp_path: Path) -> None:
-    _, text = await _export(tmp_path, "c", "3", "enter")
+    _, text = await _export(tmp_path, "c", "4", "tab", "enter")
     rows = list(csv.DictReader(text.splitlines()))
     assert any("drift" in row["curve"] for row in rows)
     assert all(float(row["low"]) <= float(row["mean"]) + 1e-6 <= float(row["high"]) + 2e-6 for row in rows)

@@ -54,7 +54,7 @@ def test_first_frame_is_taken_over_without_blanking(tmp_path: Path) -> None:
         assert FIRST_WORDS in tui.output.partition(b"\x1b[?2004h")[0], "Textual had not begun"
         assert not tui.echoes
         tui.press("3")
-        tui.wait_for("[3 Drift]")
+        tui.wait_for("[3 Policy]")
         tui.press("q")
         output = read_all(tui)
         assert (output.count(ENTER), output.count(LEAVE)) == (1, 1)

@@ -15,7 +15,7 @@ KIB = 1024
 SMALL, LARGE = (16, 120, 40), (64, 200, 60)
 LIMITS = {SMALL: 10 * KIB, LARGE: 25 * KIB}
 """Bytes a second, by envs, columns and lines."""
-BUSIEST = ("envs", "seeds", "log", "charts over all")
+BUSIEST = ("run", "seeds", "machine", "charts over all")
 
 
 async def rate_of(watching: Watching, seconds: int) -> float:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from esper_overwatch.overwatch_tui.panels import PANELS, VIEWS
+from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.layout import compose_screen
 from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 
-from .harness import draw, panel_inputs, state
+from .harness import VIEWS, draw, panel_inputs, state
 from .scenes import FRAMES, KINDS, SCENES, SIZES, difference, goldens, kept
 
 
@@ -31,7 +31,7 @@ def test_styles_tell_severity_selection_and_what_is_secondary() -> None:
         ("CRIT", "alarm"),
         ("not finite", "bold"),
         ("ppo.learning_rate 0.001 -> 0.01", "accent"),
-        ("[1 Envs]", "tab"),
+        ("[1 Run]", "tab"),
         ("WARN", "warning select"),
         ("07", "bold select"),
         ("0.61", "info"),
@@ -71,7 +71,7 @@ def test_each_view_shows_each_state_at_each_size(name: str) -> None:
     for view in VIEWS:
         for width, height in SIZES:
             made = FRAMES[name]()
-            made.view.show_view(view)
+            PANELS.show(made.view, view)
             lines = draw(made, width, height).split("\n")
             assert SAYS[name] in lines[0], f"{view} {width}x{height}"
             assert len(lines) == height
@@ -84,7 +84,7 @@ def test_each_view_shows_each_state_at_each_size(name: str) -> None:
 def test_no_command_is_offered_to_those_who_only_read(view: str) -> None:
     for width, height in SIZES:
         made = FRAMES["read-only"]()
-        made.view.show_view(view)
+        PANELS.show(made.view, view)
         last = draw(made, width, height).split("\n")[-1]
         assert "read-only" in last
         assert "pause" not in last
@@ -105,8 +105,9 @@ def test_no_view_is_half_empty(kind: str) -> None:
                 made = panel_inputs(known, ViewState(env=0))
                 made.view.show_view(view.name)
                 made.view.detail = is_detail
-                if is_detail and view.renderer.detail is None:
-                    made.view.charts.names = tuple(view.renderer.charts(made))
+                first = panels[view.one[0]].renderer
+                if is_detail and first.detail is None:
+                    made.view.charts.names = tuple(first.charts(made))
                 found = compose_screen(PANELS, made, made, width, height)
                 for box in found.boxes:
                     texts = [plain(line)[1 if box.x else 0 :].strip() for line in found.lines[box.name]]

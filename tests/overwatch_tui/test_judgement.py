@@ -10,7 +10,7 @@ import pytest
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
 from esper_overwatch.overwatch_tui.model.state import State
-from esper_overwatch.overwatch_tui.panels import PANELS, VIEWS
+from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.layout import compose_screen
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line
@@ -20,7 +20,7 @@ from esper_overwatch.protocol.messages.events import Context, spec_of
 from esper_overwatch.protocol.messages.vocabulary import Severity
 
 from . import journal
-from .harness import draw, events, folded, in_loop, panel_inputs, session, snapshot_of, state
+from .harness import VIEWS, draw, events, folded, in_loop, panel_inputs, session, snapshot_of, state
 from .model.test_incidents import incident
 from .test_app import LARGE, SMALL, app_of, feed_of, press, shown
 
@@ -112,7 +112,7 @@ def test_late_viewer_sees_what_a_live_one_does(size: tuple[int, int]) -> None:
     lines = []
     for incidents in (live, late):
         view = ViewState()
-        view.show_view("incidents")
+        view.show_view("problems")
         known = replace(state(), incidents=incidents)
         lines.append(draw(panel_inputs(known, view), *size))
     assert lines[0] == lines[1]
@@ -131,7 +131,7 @@ def test_another_boot_begins_without_open_incidents() -> None:
 def test_what_is_not_fresh_has_no_colour(link: str) -> None:
     for name in VIEWS:
         view = ViewState()
-        view.show_view(name)
+        PANELS.show(view, name)
         inputs = panel_inputs(state(), view, state=link, age_seconds=16.0)
         layout = compose_screen(PANELS, inputs, inputs, 120, 40)
         bars = {"header", "strip", "views", "status", "keys"}
@@ -240,7 +240,7 @@ def test_grid_keeps_each_env_at_its_place() -> None:
 def test_health_drift_is_charted_as_such() -> None:
     told = incident("b1-9", "warning", source="policy", kind="health_drift", title="gradient health falls")
     view = ViewState()
-    view.show_view("incidents")
+    view.show_view("problems")
     view.select("incidents", "b1-9")
     view.detail = True
     text = draw(panel_inputs(folded([*events(), _event(told)]), view), 120, 40)
@@ -256,7 +256,7 @@ async def test_configuration_is_whole_at_80_columns_and_scrolls() -> None:
     made.state.run = replace(made.state.run, config=config)
     app = app_of(made)
     async with app.run_test(size=SMALL) as pilot:
-        await press(pilot, "8", "enter")
+        await press(pilot, "5", "enter")
         assert re.search(r"host\.learning_rate +0\.05 *$", shown(app, "box-system"), re.MULTILINE) is not None
         await press(pilot, "G")
         assert re.search(r"seeds\.option_number_59 +1\.5", shown(app, "box-system")) is not None
@@ -279,7 +279,7 @@ async def test_key_without_meaning_says_so() -> None:
         await pilot.pause()
         assert "no such key: z" in shown(app, "box-status")
         await press(pilot, "3")
-        assert app.session.view.name == "drift"
+        assert app.session.view.name == "policy"
 
 
 @in_loop

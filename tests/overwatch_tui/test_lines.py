@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
 from esper_overwatch.overwatch_tui.model.filters import parse_filter
+from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.theme import ASCII
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
@@ -80,19 +81,20 @@ async def test_a_filter_shows_some_envs_and_escape_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "view", "filter_", "shown", "hidden"),
+    ("view", "filter_", "shown", "hidden"),
     [
-        ("2", "incidents", "kind:stalled", "does not rise", "gradient"),
-        ("5", "seeds", "st:blend", "BLENDING", "TRAINING"),
-        ("6", "log", "tag:gov", "rollback", "DORM"),
-        ("7", "commands", "what:escalate", "escalate", "profiler.start"),
+        ("incidents", "kind:stalled", "does not rise", "gradient"),
+        ("seeds", "st:blend", "BLENDING", "TRAINING"),
+        ("log", "tag:gov", "rollback", "DORM"),
+        ("commands", "what:escalate", "escalate", "profiler.start"),
     ],
 )
 @in_loop
-async def test_every_list_has_a_filter(key: str, view: str, filter_: str, shown: str, hidden: str) -> None:
+async def test_every_list_has_a_filter(view: str, filter_: str, shown: str, hidden: str) -> None:
     app = app_of()
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press(key, "slash")
+        PANELS.show(app.session.view, view)
+        await pilot.press("slash")
         await write(pilot, filter_)
         await pilot.press("enter")
         assert shown in text_of(app, view)
@@ -109,7 +111,8 @@ async def test_every_list_has_a_filter(key: str, view: str, filter_: str, shown:
 async def test_a_list_names_escape_only_where_it_shows_all() -> None:
     app = app_of()
     async with app.run_test(size=(200, 60)) as pilot:
-        for panel in ("incidents", "log", "commands"):
+        for panel, view in (("log", "run"), ("commands", "machine")):
+            app.session.view.name = view
             app.session.view.filters[panel] = parse_filter("zzzz", ())  # type: ignore[assignment]
             app.paint()
             hint = "passes /zzzz; Esc shows all"
@@ -127,7 +130,7 @@ async def test_a_list_names_escape_only_where_it_shows_all() -> None:
             await pilot.press("escape")
             assert app.session.view.filters == {}
             assert app.session.view.focus == panel
-            app.session.view.show_view("envs")
+            app.session.view.show_view("run")
 
 
 @in_loop
@@ -146,7 +149,8 @@ async def test_enter_shows_the_command_that_the_filter_left() -> None:
     for method in ("pause", "resume", "checkpoint"):
         app.session.send(method, {})
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("7", "slash")
+        PANELS.show(app.session.view, "commands")
+        await pilot.press("slash")
         await write(pilot, "what:pause")
         await pilot.press("enter", "enter")
         assert "method      pause" in text_of(app, "commands")
@@ -167,7 +171,7 @@ async def test_a_wrong_filter_is_told_and_can_be_mended() -> None:
         assert "speed is not a field here" in text_of(app)
         await pilot.press("escape")
         assert app.session.view.filters == {}
-        await pilot.press("4", "slash")
+        await pilot.press("3", "slash")
         assert not isinstance(app.screen, InputLine)
         assert "cannot be filtered" in text_of(app, "status")
 
@@ -291,7 +295,7 @@ async def test_keys_typed_into_a_line_do_nothing_else() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("slash", *"qTPXC7ua", "ctrl+x", "f8", "left", "enter")
         assert feed_of(app).requests == []
-        assert app.session.view.name == "envs"
+        assert app.session.view.name == "run"
         assert app.session.view.filters["envs"].text == "qTPXC7ua"
 
 

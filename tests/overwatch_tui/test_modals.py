@@ -211,7 +211,7 @@ async def test_keys_typed_behind_a_box_reach_the_main_screen(tmp_path: Path) -> 
         async with app.run_test(size=SMALL) as pilot:
             for keys in (("E", "c", "escape"), ("slash", *"st:roll", "enter"), ("question_mark", "q")):
                 await press(pilot, "1")
-                await _type_at_once(app, pilot, *keys, "5")
+                await _type_at_once(app, pilot, *keys, "4")
                 assert (len(app.screen_stack), app.session.view.name) == (1, "seeds"), keys
 
 
@@ -221,7 +221,7 @@ async def test_escape_and_digit_at_once_close_and_show_a_view(tmp_path: Path) ->
         async with app.run_test(size=SMALL) as pilot:
             for name in ("help", "filter", "question", "export", "written", "settings", "list of runs"):
                 await _open(app, pilot, MODALS[name])
-                await press_as_read(app, pilot, "\x1b5")
+                await press_as_read(app, pilot, "\x1b4")
                 for _ in range(5):
                     await pilot.pause()
                 assert (len(app.screen_stack), app.session.view.name) == (1, "seeds"), name

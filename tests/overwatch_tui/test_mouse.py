@@ -47,7 +47,7 @@ async def turn(app: OverwatchApp, pilot: Pilot[None], kind: Any, at: tuple[int, 
 async def test_a_click_on_a_tab_shows_its_view() -> None:
     app = app_of()
     async with app.run_test(size=SIZE) as pilot:
-        for tab, view in (("3 Drift", "drift"), ("6 Log", "log"), ("1 ", "envs")):
+        for tab, view in (("4 Seeds", "seeds"), ("5 Machine", "machine"), ("1 ", "run")):
             await click(pilot, app, "views", tab)
             assert app.session.view.name == view
 

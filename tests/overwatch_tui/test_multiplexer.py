@@ -113,7 +113,7 @@ def tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tmux]:
 
 
 def test_tmux_shows_what_differs_as_it_was_sent(tmux: Tmux) -> None:
-    tmux.wait_for("[1 Main]")
+    tmux.wait_for("[1 Run]")
     tmux.press("Space")
     tmux.wait_for("FROZEN")
     tmux.press("g", "t", *"r2", "Enter")
@@ -127,14 +127,14 @@ def test_tmux_shows_what_differs_as_it_was_sent(tmux: Tmux) -> None:
     tmux.wait_for("over 8")
     tmux.press(".")
     tmux.wait_for("epoch 5/")
-    tmux.press("1", "5")
-    tmux.wait_for("[5 Seeds]")
+    tmux.press("1", "4")
+    tmux.wait_for("[4 Seeds]")
     tmux.press(",")
-    tmux.wait_for("[5 Seeds]", "epoch 4/")
-    tmux.press("6")
-    tmux.wait_for("[6 Log]")
+    tmux.wait_for("[4 Seeds]", "epoch 4/")
+    tmux.press("5")
+    tmux.wait_for("[5 Machine]")
     tmux.press(".")
-    tmux.wait_for("[6 Log]", "epoch 5/")
+    tmux.wait_for("[5 Machine]", "epoch 5/")
     assert all(re.search(sequence, tmux.output) for sequence in (DELETE, INSERT, ERASE)), (
         "what is tested here"
     )

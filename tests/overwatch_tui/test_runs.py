@@ -153,14 +153,14 @@ async def test_open_a_run_return_and_open_another() -> None:
         await pilot.pause(0.2)
         assert machine.opened == ["alpha"]
         first = machine.feed
-        assert "[1 Envs]" in text_of(app)
+        assert "[1 Run]" in text_of(app)
         assert not app.session.view.read_only
         await pilot.press("R")
         await pilot.pause(0.3)
         assert "▶ alpha" in text_of(app), "the run that is watched is selected"
         assert "R back" in text_of(app).replace("  ", " ")
         await pilot.press("escape")
-        assert "[1 Envs]" in text_of(app)
+        assert "[1 Run]" in text_of(app)
         await pilot.press("R", "G", "enter")
         await pilot.pause(0.2)
         assert machine.opened[0] == "alpha"

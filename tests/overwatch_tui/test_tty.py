@@ -34,13 +34,13 @@ def test_replay_takes_keys_and_restores_the_terminal(tmp_path: Path) -> None:
         text = tui.wait_for("REPLAY")
         tui.wait_for("r1")
         tui.press("3")
-        tui.wait_for("[3 Drift]")
+        tui.wait_for("[3 Policy]")
         tui.press("?")
-        tui.wait_for("leave and help")
+        tui.wait_for("ESPER OVERWATCH")
         tui.press("\x1b")
-        tui.wait_for(lambda text: "leave and help" not in text and "[3 Drift]" in text)
+        tui.wait_for(lambda text: "ESPER OVERWATCH" not in text and "[3 Policy]" in text)
         tui.press("1")
-        text = tui.wait_for(lambda text: "[1 Envs]" in text and " 15 " in text)
+        text = tui.wait_for(lambda text: "[1 Run]" in text and " 15 " in text)
         assert "digits-7f3a" in text
         assert all(f" {env:02d} " in text for env in range(16))
         tui.press("q")
@@ -79,7 +79,7 @@ def test_no_escape_of_a_log_line_reaches_the_terminal(tmp_path: Path) -> None:
 
 def test_no_color_sends_no_colour(tmp_path: Path) -> None:
     with playing(tmp_path, "--speed", "50", "--no-color") as tui:
-        tui.wait_for("[1 Envs]")
+        tui.wait_for("[1 Run]")
         tui.read(0.5)
         cells = [cell for row in tui.screen.buffer.values() for cell in row.values()]
         assert {cell.fg for cell in cells} <= {"default"}
@@ -105,7 +105,7 @@ def test_small_terminal_asks_for_room_wide_one_has_columns(tmp_path: Path) -> No
     with playing(tmp_path, columns=79, lines=24) as tui:
         tui.wait_for("needs 80x24")
     with playing(tmp_path, "--speed", "50", columns=120, lines=40) as tui:
-        tui.wait_for("GRADIENT DRIFT")
+        tui.wait_for("RETURN AND ACCURACY")
 
 
 def test_the_screen_after_fg_is_whole(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_the_screen_after_fg_is_whole(tmp_path: Path) -> None:
         tui.screen.erase_in_display(2)  # a shell has written over it
         tui.process.send_signal(signal.SIGCONT)
         # The header of the table has not changed, and is there all the same.
-        whole = ["ENDED", "[1 Envs]", "RETURN", "q quit", *(f" {env:02d} " for env in range(16))]
+        whole = ["ENDED", "[1 Run]", "RETURN", "q quit", *(f" {env:02d} " for env in range(16))]
         tui.wait_for(lambda text: all(part in text for part in whole))
 
 
@@ -135,7 +135,7 @@ def test_ctrl_l_draws_the_screen_anew(tmp_path: Path) -> None:
         tui.read(0.5)
         tui.screen.erase_in_display(2)
         tui.press("\x0c")
-        tui.wait_for(lambda text: "[1 Envs]" in text and "RETURN" in text and "q quit" in text)
+        tui.wait_for(lambda text: "[1 Run]" in text and "RETURN" in text and "q quit" in text)
 
 
 @pytest.mark.slow
@@ -149,18 +149,18 @@ def test_a_storm_of_sizes_ends_in_a_whole_screen(tmp_path: Path) -> None:
         rows = [f" {env:02d} " for env in range(16)]
         text = tui.wait_for(
             lambda text: (
-                "GRADIENT DRIFT" in text
+                "RETURN AND ACCURACY" in text
                 and all(row in text for row in rows)
                 and "q quit" in text.split("\n")[-1]
             )
         )
         assert "needs 80x24" not in text
         tui.press("3")
-        tui.wait_for("[3 Drift]")
+        tui.wait_for("[3 Policy]")
 
 
 def test_a_size_that_changed_and_is_back_is_drawn_anew(tmp_path: Path) -> None:
-    whole = ["ENDED", "[1 Envs]", "RETURN", "q quit", *(f" {env:02d} " for env in range(16))]
+    whole = ["ENDED", "[1 Run]", "RETURN", "q quit", *(f" {env:02d} " for env in range(16))]
     with playing(tmp_path, "--speed", "1000") as tui:
         tui.wait_for("ENDED")
         tui.read(0.5)
@@ -177,7 +177,7 @@ def test_a_size_that_changed_while_suspended_is_taken(tmp_path: Path) -> None:
         tui.screen.reset()
         tui.resize(120, 40)
         tui.process.send_signal(signal.SIGCONT)
-        tui.wait_for(lambda text: "GRADIENT DRIFT" in text and "q quit" in text.split("\n")[-1])
+        tui.wait_for(lambda text: "RETURN AND ACCURACY" in text and "q quit" in text.split("\n")[-1])
 
 
 def test_pasted_text_presses_no_keys(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_pasted_text_presses_no_keys(tmp_path: Path) -> None:
         tui.wait_for("ENDED")
         tui.press("\x1b[200~3q\rTy\x1b[201~")
         tui.press("5")
-        text = tui.wait_for("[5 Seeds]")
+        text = tui.wait_for("[5 Machine]")
         assert "y/N" not in text
         assert tui.process.poll() is None
 

@@ -130,7 +130,7 @@ async def test_n_opens_the_guide_of_each_in_turn() -> None:
             ("N", THIRD, "exploding gradients"),
         ):
             await press(pilot, key)
-            assert (view.name, view.detail) == ("incidents", True)
+            assert (view.name, view.detail) == ("problems", True)
             assert view.selected["incidents"] == expected
             lines = shown(app, "box-incidents").splitlines()
             assert said in lines[0]

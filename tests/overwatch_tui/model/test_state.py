@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from esper_overwatch.overwatch_tui.model.state import MAX_LOG_ENTRIES, State, fold_late
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
-from esper_overwatch.overwatch_tui.panels import PANELS, VIEWS
+from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.env_rows import env_row, sorted_rows
 from esper_overwatch.overwatch_tui.render.layout import compose_screen
 from esper_overwatch.overwatch_tui.render.theme import ASCII, UNICODE
@@ -24,7 +24,7 @@ from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.events import EVENTS, Context
 from esper_overwatch.protocol.messages.vocabulary import STREAMS
 from tests.overwatch_tui import journal
-from tests.overwatch_tui.harness import draw, events, folded, panel_inputs, snapshot_of, state
+from tests.overwatch_tui.harness import VIEWS, draw, events, folded, panel_inputs, snapshot_of, state
 
 
 def event(data: Any, *, ts: int = journal.START, seq: int = 1, **ctx: Any) -> Event:
@@ -149,7 +149,7 @@ def test_accuracy_change_needs_previous_epoch_of_the_round() -> None:
 def test_env_detail_shows_shapley_values() -> None:
     known = copy.copy(state())
     view = ViewState(env=1, detail=True)
-    view.show_view("envs")
+    view.show_view("run")
     view.detail = True
     assert "Shapley" not in draw(panel_inputs(known, view), 120, 40)
     worth = ev.ShapleyComputed(

@@ -67,7 +67,7 @@ def sought(target: SeekTarget) -> Folding:
 
 def drawn(state: State, name: str) -> str:
     view = ViewState(window=WINDOW)
-    view.show_view(name)
+    PANELS.show(view, name)
     inputs = PanelInputs(state, view, LinkStatus(state="live"), state.ts)
     text = compose_screen(PANELS, inputs, inputs, 120, 40).text(120, 40)
     # Of a curve that was cut the time of its last value is that of its bucket.

@@ -71,14 +71,14 @@ def test_before_the_first_value_nothing_is_invented() -> None:
     assert shown(told()) == [" nothing has been logged yet"]
 
 
-@pytest.mark.parametrize("view", [*(panel.name for panel in PANELS.views), "charts", "about"])
+@pytest.mark.parametrize("view", [*(view.name for view in PANELS.views), "charts", "about"])
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 def test_every_view_of_a_published_run_is_drawn(view: str, size: tuple[int, int]) -> None:
     chosen = ViewState()
-    chosen.show_view(view)
+    PANELS.show(chosen, view)
     inputs = told(ev.Scalars(step=0, values={"loss": 1.0}), view=chosen)
     screen = compose_screen(PANELS, inputs, inputs, *size).text(*size)
-    own = PANELS.of(is_published=True)[PANELS.of(is_published=True).view_of(view)]
+    own = PANELS.of(is_published=True).view(chosen.name)
     assert f"[{own.key} " in screen.split("\n")[2], "a view that it lacks is the main one"
     assert "SEEDS" not in screen
     assert all(len(line) <= size[0] for line in screen.split("\n"))

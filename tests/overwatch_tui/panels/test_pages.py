@@ -9,7 +9,7 @@ import pytest
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
 from esper_overwatch.overwatch_tui.model.state import State
-from esper_overwatch.overwatch_tui.panels import layers, profile, system
+from esper_overwatch.overwatch_tui.panels import PANELS, layers, profile, system
 from esper_overwatch.overwatch_tui.panels.env import host_lines
 from esper_overwatch.overwatch_tui.render.lines import Line, plain
 from esper_overwatch.overwatch_tui.render.theme import ASCII
@@ -17,7 +17,7 @@ from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.protocol.messages import events as ev
 from tests.overwatch_tui.harness import events, in_loop, panel_inputs, session, state
 from tests.overwatch_tui.scenes import measured
-from tests.overwatch_tui.test_app import _life, feed_of, press, shown
+from tests.overwatch_tui.test_app import press, shown
 
 
 def text_of(lines: list[Line]) -> str:
@@ -80,14 +80,14 @@ def test_layers_sort_by_each_column_both_ways() -> None:
     view = ViewState(env=7)
     inputs = panel_inputs(with_rates(measured()), view)
     for column, name in enumerate(layers.ORDERS[1:], 1):
-        assert view.page.cycle("layers", len(layers.ORDERS)) == column
+        assert view.cycle_order("layers", len(layers.ORDERS)) == column
         values = [getattr(row, name) for row in layers.layer_rows(inputs, 7)]
         known = [value for value in values if value is not None]
         assert known == sorted(known, reverse=True), name
         assert values[: len(known)] == known, "what was not measured comes last"
-    view.page.turn("layers")
-    values = [row.update for row in layers.layer_rows(inputs, 7)]
-    assert values[0] is None
+        assert view.cycle_order("layers", len(layers.ORDERS)) == column
+        assert [getattr(row, name) for row in layers.layer_rows(inputs, 7)] == values[::-1]
+    assert view.cycle_order("layers", len(layers.ORDERS)) == 0
 
 
 def test_profile_sorts_and_shows_the_whole_path() -> None:
@@ -98,9 +98,9 @@ def test_profile_sorts_and_shows_the_whole_path() -> None:
     assert inputs.state.profile.path in text.replace("\n  ", "").replace(" ", "")
     assert "tensorboard --logdir /var/lib/esper/runs/digits-7f3a/traces" in text
     assert next(row["name"] for row in profile.operators(inputs)) == "aten::conv2d"
-    view.page.orders["profile"] = (profile.ORDERS.index("calls"), False)
+    view.orders["profile"] = (profile.ORDERS.index("calls"), False)
     assert [row["calls"] for row in profile.operators(inputs)] == [840, 420, 20]
-    view.page.orders["profile"] = (profile.ORDERS.index("name"), True)
+    view.orders["profile"] = (profile.ORDERS.index("name"), True)
     assert next(row["name"] for row in profile.operators(inputs)) == "aten::relu_"
 
 
@@ -109,7 +109,7 @@ def test_a_long_setting_is_shown_whole_when_selected() -> None:
     assert known.run is not None
     value = "x" * 70 + "END"
     known.run = replace(known.run, config={"host": {"name": value}, "seed": 1})
-    view = ViewState(name="system", focus="system", detail=True)
+    view = ViewState(name="machine", detail=True)
     view.select("system", "host.name")
     text = text_of(system.detail(panel_inputs(known, view), 80, 19).lines)
     assert value in text.replace("\n", "").replace(" ", "")
@@ -118,55 +118,23 @@ def test_a_long_setting_is_shown_whole_when_selected() -> None:
 
 
 @in_loop
-async def test_enter_goes_from_env_to_layers_and_escape_back() -> None:
+async def test_layers_and_profile_are_panels_once_measured() -> None:
     app = OverwatchApp(session(events(rounds=1)))
     async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "4")
+        assert "Tab: drift" in shown(app, "box-views")
         app.session.state.layers = measured().layers
-        await press(pilot, "e", "0", "7", "enter")
-        assert "block0" in shown(app)
-        await press(pilot, "enter")
-        assert "LAYERS of env07" in shown(app)
-        assert "block0.conv.weight" in shown(app)
-        await press(pilot, "s", "s")
-        assert "by rms" in shown(app)
-        await press(pilot, "S", "right_curly_bracket")
-        assert "by rms turned" in shown(app)
-        assert "LAYERS of env07" not in shown(app)
-        await press(pilot, "escape")
-        assert "what happened" in shown(app)
-        await press(pilot, "escape", "2")
-        assert "LAYERS" not in shown(app)
-
-
-@in_loop
-async def test_enter_goes_from_configuration_to_profile() -> None:
-    app = OverwatchApp(session(events(rounds=1)))
-    async with app.run_test(size=(80, 24)) as pilot:
         app.session.state.profile = measured().profile
-        await press(pilot, "8", "enter")
-        assert "configuration of" in shown(app)
-        await press(pilot, "enter", "j")
+        await press(pilot, "tab", "tab")
+        assert "LAYERS of env" in shown(app)
+        assert "block0.conv.weight" in shown(app)
+        await press(pilot, "s", "s", "s")
+        assert "by rms" in shown(app)
+        await press(pilot, "s")
+        assert "by rms turned" in shown(app)
+        await press(pilot, "escape", "5")
+        assert "LAYERS" not in shown(app)
+        PANELS.show(app.session.view, "profile")
+        await press(pilot, "j")
         assert "aten::relu_" in shown(app)
         assert "perfetto" in shown(app)
-        await press(pilot, "escape", "escape")
-        assert "configuration of" not in shown(app)
-
-
-@in_loop
-async def test_layers_open_when_an_own_escalation_has_ended() -> None:
-    app = OverwatchApp(session(events(rounds=1)))
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.tick()
-        await press(pilot, "T", "y")
-        id_ = feed_of(app).answer({"state": "accepted"})
-        app.tick()
-        assert "LAYERS" not in shown(app)
-        app.session.state.layers = measured().layers
-        done = ev.CommandDone(id=id_, method="telemetry.escalate", result={}, seconds=0.1)
-        feed_of(app).items = [_life(done)]
-        app.tick()
-        app.paint()
-        assert "LAYERS of env" in shown(app)
-        await press(pilot, "escape", "escape")
-        app.tick()
-        assert "LAYERS" not in shown(app)

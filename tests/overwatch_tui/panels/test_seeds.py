@@ -67,7 +67,7 @@ def test_life_names_birth_stages_failed_checks_and_cost() -> None:
 async def test_enter_opens_the_life_of_the_selected_seed() -> None:
     app = OverwatchApp(session(events(rounds=2)))
     async with app.run_test(size=(80, 24)) as pilot:
-        await press(pilot, "5", "j", "enter")
+        await press(pilot, "4", "j", "enter")
         text = shown(app)
         assert "born    in epoch" in text
         assert "STAGE      FROM EPOCHS" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esper_overwatch.overwatch_tui.panels import ALL_VIEWS, VIEWS
+from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.panels.field_help import FIELD_HELP
 from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.theme import ASCII, UNICODE
@@ -14,9 +14,10 @@ from tests.overwatch_tui.test_app import SMALL, app_of, press
 
 
 def test_every_view_explains_its_fields() -> None:
-    assert set(ALL_VIEWS) <= set(FIELD_HELP)
-    for name in VIEWS:
-        assert FIELD_HELP[name].diagnosis, name
+    for table in (PANELS, PANELS.of(is_published=True)):
+        assert {name for view in table.views for name in view.one} <= set(FIELD_HELP)
+    for view in PANELS.views:
+        assert FIELD_HELP[view.one[0]].diagnosis, view.name
 
 
 @pytest.mark.parametrize("name", FIELD_HELP)
@@ -32,7 +33,7 @@ def test_help_of_a_view_is_whole_at_eighty_columns(name: str) -> None:
 async def test_help_begins_with_the_view_one_is_in() -> None:
     app = app_of()
     async with app.run_test(size=SMALL) as pilot:
-        for key, first, other in (("3", "HDRIFT", "ratio max"), ("4", "ratio max", "HDRIFT")):
+        for key, first, other in (("4", "CONTRIB", "ratio max"), ("3", "ratio max", "CONTRIB")):
             await press(pilot, key, "question_mark")
             assert isinstance(app.screen, HelpScreen)
             seen = "\n".join(plain(line) for line in app.screen._panel.lines)
@@ -44,8 +45,9 @@ async def test_help_begins_with_the_view_one_is_in() -> None:
 def test_views_are_those_of_the_kind_of_run() -> None:
     def views(*, is_published: bool) -> str:
         lines = map(plain, help_lines(80, UNICODE, read_only=False, is_published=is_published))
-        return next(line.strip() for line in lines if " log commands system pinned" in line)
+        return next(
+            line.strip() for line in lines if line.strip().startswith("1") and " run problems" in line
+        )
 
-    rest = "log commands system pinned"
-    assert views(is_published=False) == f"123456789 main incidents drift policy seeds {rest}"
-    assert views(is_published=True) == f"12346789  metrics incidents charts about {rest}"
+    assert views(is_published=False) == "12345     run problems policy seeds machine"
+    assert views(is_published=True) == "1235      run problems metrics machine"

@@ -103,7 +103,8 @@ def test_newest_lines_of_a_log_are_sent_first(pace: FixedPace, terminal: Termina
     async def run() -> None:
         app: Any = OverwatchApp(session(events()[:400]))
         async with app.run_test(size=SIZE) as pilot:
-            await pilot.press("6")
+            app.session.view.show_view("machine", "log")
+            app.paint()
             await pilot.pause()
             app.pace = pace
             before = terminal.lines
@@ -113,9 +114,11 @@ def test_newest_lines_of_a_log_are_sent_first(pace: FixedPace, terminal: Termina
             app.paint()
             await pilot.pause()
             wanted = wanted_lines(app)
-            newest = max(y for y in range(3, 38) if wanted[y])
+            rows = app.screen_stack[0]._upwards
+            newest = max(y for y in rows if wanted[y])
             assert terminal.lines[newest] == wanted[newest] != before[newest]
-            assert terminal.lines[3] == before[3] != wanted[3]
+            oldest = rows[1]
+            assert terminal.lines[oldest] == before[oldest] != wanted[oldest]
 
     run()
 

@@ -8,7 +8,7 @@ from typing import Any
 from textual.pilot import Pilot
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
-from esper_overwatch.overwatch_tui.panels import VIEWS
+from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.notifier import parse_quiet_hours
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
@@ -22,7 +22,7 @@ from esper_overwatch.overwatch_tui.settings.sources import Settings, read_settin
 from esper_overwatch.overwatch_tui.settings.table import SETTINGS
 from esper_overwatch.overwatch_tui.source.run_list import RunList
 from esper_overwatch.overwatch_tui.start import RunChoice
-from tests.overwatch_tui.harness import events, in_loop, session
+from tests.overwatch_tui.harness import VIEWS, events, in_loop, session
 from tests.overwatch_tui.runs import FakeMachine
 from tests.overwatch_tui.scenes import published_events
 from tests.overwatch_tui.test_app import SMALL, press, shown, within
@@ -150,7 +150,7 @@ async def test_chosen_keys_act_in_every_view_and_modal(tmp_path: Path) -> None:
     app = _app(read_settings({}, path=path), choice=RunChoice(RunList([FakeMachine(RUNS)])))
     async with app.run_test(size=SMALL) as pilot:
         for view in VIEWS:
-            app.session.view.show_view(view)
+            PANELS.show(app.session.view, view)
             assert await _freeze_key(pilot, app, "f5"), view
         await press(pilot, "1", "question_mark", "ctrl+n")
         assert isinstance(app.screen, HelpScreen)

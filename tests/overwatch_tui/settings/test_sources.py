@@ -30,7 +30,7 @@ def test_command_line_wins_over_environment_over_file(tmp_path: Path) -> None:
     assert found["theme"] == ("light", "file")
     assert found["refresh"] == (4.0, "ESPER_TUI_REFRESH")
     assert found["sort"] == ("return", "command line")
-    assert found["view"] == ("envs", "default")
+    assert found["view"] == ("run", "default")
     assert found["mouse"] == (True, "file")
 
 

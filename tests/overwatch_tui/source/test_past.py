@@ -15,7 +15,7 @@ from esper_overwatch.overwatch_tui.model.event_memory import EventMemory
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.overwatch_tui.model.time_target import TimeTarget
-from esper_overwatch.overwatch_tui.panels import VIEWS
+from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.session import Session
 from esper_overwatch.overwatch_tui.source.feed import LiveFeed
@@ -32,7 +32,7 @@ from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 from esper_overwatch.protocol.storage.keys import make_client
 from tests.overwatch_tui import harness, journal
-from tests.overwatch_tui.harness import ListFeed, draw, in_loop, panel_inputs
+from tests.overwatch_tui.harness import VIEWS, ListFeed, draw, in_loop, panel_inputs
 from tests.overwatch_tui.test_app import LARGE, SMALL, press, shown
 from tests.overwatch_tui.test_moments import clock, walk
 from tests.protocol.harness import serving, until
@@ -90,7 +90,7 @@ def pictures(state: State) -> dict[str, str]:
 
     def drawn(name: str) -> str:
         view = ViewState(env=1, is_env_chosen=True)
-        view.show_view(name)
+        PANELS.show(view, name)
         return draw(panel_inputs(state, view), 120, 40)
 
     return {name: drawn(name) for name in VIEWS}
@@ -302,7 +302,7 @@ def test_fetched_moments_equal_the_recorded_ones(tmp_path: Path) -> None:
     tables = []
     for session in (fetched, read):
         go_to(session, (3, 20))
-        drawn = pictures(session.shown_inputs().state)["envs"].splitlines()
+        drawn = pictures(session.shown_inputs().state)["run"].splitlines()
         tables.append(drawn[3:14])
     assert tables[0] == tables[1]
     assert "07" in "".join(tables[0])
@@ -426,7 +426,7 @@ async def test_screen_takes_keys_while_the_past_is_read(
     async with app.run_test(size=SMALL) as pilot:
         app.session.cursor.go_to(TimeTarget(clock=(2, 5)))
         progress = set()
-        for key in ("3", "4", "6"):
+        for key in ("3", "4", "5"):
             await press(pilot, key)
             app.tick()
             progress.add(app.session.cursor.progress)
