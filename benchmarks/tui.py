@@ -50,7 +50,7 @@ DAY: dict[str, int] = {"envs": 4, "episode_epochs": 6, "epoch_us": 10_000_000}
 PATIENCE_S = 120.0
 FRAME_GAP_S = 0.02
 """No byte for so long: the frame has ended."""
-CHARTS_OF_ALL = "\r\ro"
+CHARTS_OF_ALL = ("\r", "\r", ":overlay\r")
 """Keys: the selected env, its four charts, over all envs."""
 ROW = re.compile(r"^. +15 \w+ +\d", re.MULTILINE)
 """The row of an env, with its accuracy."""

@@ -6,7 +6,6 @@ import time
 
 from .actions.base import DOUBLE_PRESS_SECONDS
 from .actions.charts import ChartActions
-from .actions.display import DisplayActions
 from .actions.export import ExportActions
 from .actions.incidents import IncidentActions
 from .actions.lines import LineActions
@@ -24,7 +23,6 @@ class OverwatchApp(
     LineActions,
     ExportActions,
     IncidentActions,
-    DisplayActions,
     RunActions,
 ):
     """Overwatch over one session.
@@ -60,11 +58,3 @@ class OverwatchApp(
             self.action_leave()
         self._interrupted = now
         self.say("ctrl+c again leaves (the run continues)")
-
-    def action_help(self) -> None:
-        from .screens.help import HelpScreen
-
-        view = self.session.view
-        self.push_screen(
-            HelpScreen(self.palette, view, self._panel(), is_published=self.session.state.is_published)
-        )

@@ -1,117 +1,144 @@
-"""All keys but those of the views: bindings, footer and help screen are made from this table.
+"""All actions, those with keys first: bindings, footer, palette and help are made from this table.
 
-The keys of the views stand in the table of panels.
+The keys of the views stand in the table of panels; an action without a key is executed by its name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+NAMES = {
+    "move(1)": "down",
+    "move(-1)": "up",
+    "move(1000000)": "last_row",
+    "page(1)": "page_down",
+    "page(-1)": "page_up",
+    "inspect(-1)": "inspect_left",
+    "inspect(1)": "inspect_right",
+    "inspect(-10)": "inspect_far_left",
+    "inspect(10)": "inspect_far_right",
+    "zoom(-1)": "zoom_in",
+    "zoom(1)": "zoom_out",
+    "write_screen": "screenshot",
+    "speed(-1)": "slower",
+    "speed(1)": "faster",
+}
+"""Actions whose names are not made of the action itself."""
+_DIRECTIONS = {"1": "next", "-1": "previous"}
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key, or several that do the same."""
+    """An action, and the key or keys that do it."""
 
     keys: str
-    """Textual's names, separated by commas."""
+    """Textual's names, separated by commas; empty = none, unless the settings give it one."""
     shown: str
     """Names in the help."""
     action: str
     help: str
-    group: str
     hint: str = ""
     """Name in the footer; empty = not shown there."""
+    values: tuple[str, ...] = ()
+    """Values that its name is followed by, of which one has to be given; `...` = any text."""
 
     @property
     def is_command(self) -> bool:
         """True if the key sends a command; --read-only removes it."""
-        return self.group == _STEER
+        return self.action.startswith(COMMAND_ACTION)
+
+    @property
+    def name(self) -> str:
+        """Name in the palette and the settings: `freeze`, `next_incident`, `escalate`."""
+        if self.action in NAMES:
+            return NAMES[self.action]
+        found = re.fullmatch(r"(\w+)\((.*)\)", self.action)
+        if found is None:
+            return self.action.removeprefix(f"{COMMAND_ACTION}_")
+        action, argument = found[1], found[2].strip("'\"")
+        if action == COMMAND_ACTION:
+            return argument
+        return f"{_DIRECTIONS.get(argument, argument)}_{action.removeprefix('next_')}"
 
 
-VIEWS_GROUP = "views"
 COMMAND_ACTION = "ask"
-"""Action of the keys that send a command: --read-only takes it away."""
-_CHARTS = "charts"
-_STEER = "commands (each asks y/N)"
-_TIME = "time"
+"""Beginning of the actions that send a command: --read-only takes them away."""
+ANY_TEXT = "..."
 
-_DIGITS = tuple(Key(str(i), "", f"digit({i})", "", "") for i in range(10))
-"""Digits, which show a view or type an env's number."""
-
-KEYS: tuple[Key, ...] = (
-    Key("question_mark,f1", "? F1", "help", "this page", "leave and help", "help"),
-    Key("q", "q", "leave", "leave the terminal; the run continues", "leave and help", "quit"),
-    Key("ctrl+c", "^C ^C", "help_quit", "leave, pressed twice", "leave and help"),
-    Key("ctrl+z", "^Z", "suspend_process", "suspend the terminal; `fg` resumes it", "leave and help"),
-    Key("ctrl+l", "^L", "redraw", "draw the whole screen again", "leave and help"),
-    Key("R", "R", "runs", "all runs: open another one, live or ended", VIEWS_GROUP),
-    Key("tab", "Tab", "next_panel(1)", "next panel, or next view where there is one panel", VIEWS_GROUP),
-    Key("shift+tab", "S-Tab", "next_panel(-1)", "previous panel or view", VIEWS_GROUP),
-    Key("enter", "Enter", "enter", "detail of the selected row", VIEWS_GROUP, "detail"),
-    Key("escape", "Esc", "step_back", "one step back", VIEWS_GROUP),
-    Key("j,down", "j ↓", "move(1)", "down", "move"),
-    Key("k,up", "k ↑", "move(-1)", "up", "move"),
-    Key("g,home", "g", "first_row", "first row", "move"),
-    Key("G", "G", "move(1000000)", "last row", "move"),
-    Key("pagedown", "PgDn", "page(1)", "a page down", "move"),
-    Key("pageup", "PgUp", "page(-1)", "a page up", "move"),
-    Key("left_curly_bracket", "{", "env(-1)", "previous env", "move"),
-    Key("right_curly_bracket", "}", "env(1)", "next env", "move"),
-    Key("e", "e 0..9", "type_env", "select an env by its number", "move"),
-    Key(
-        "space",
-        "Space",
-        "freeze",
-        "freeze this moment, or go on; events are still collected",
-        _TIME,
-        "freeze",
-    ),
-    Key("comma", ",", "step_epochs(-1)", "an epoch back", _TIME),
-    Key("full_stop", ".", "step_epochs(1)", "an epoch forward", _TIME),
-    Key("left_square_bracket", "[", "step_incidents(-1)", "back to where an incident began", _TIME),
-    Key("right_square_bracket", "]", "step_incidents(1)", "forward to where one began", _TIME),
-    Key("t", "g t", "go_to", "go to a time or a round: 14:05, -10m, r17, r17e4", _TIME),
-    Key("end", "0 End", "to_end", "back to live; of a recording, to its end", _TIME),
-    Key("less_than_sign", "<", "speed(-1)", "play a recording slower, down to half its speed", _TIME),
-    Key("greater_than_sign", ">", "speed(1)", "play it faster, up to 100 times or as fast as it can", _TIME),
-    Key("n", "n", "incident(1)", "guide of the worst incident, then of the next", "incidents"),
-    Key("N", "N", "incident(-1)", "guide of the incident before", "incidents"),
-    Key("a", "a", "ack", "acknowledge it, for all viewers", "incidents", "ack"),
-    Key("A", "A", "ack_all", "acknowledge all", "incidents"),
-    Key("m", "m", "mute", "mute it for 10 minutes, or unmute it, for all", "incidents"),
-    Key("U", "U", "ask_undo", "undo the change that it is suspected to follow", "incidents"),
-    Key("s", "s", "sort", "sort the envs by the next column", "display", "sort"),
-    Key("S", "S", "reverse", "reverse the order", "display"),
-    Key("slash", "/", "filter", "filter the list, such as acc<60 st:roll", "display", "filter"),
-    Key("v", "v", "env_layout", "envs as table or grid", "display", "view"),
-    Key("f", "f", "log_filter", "log: all, no seeds, warnings, commands", "display"),
-    Key("plus,equals_sign", "+", "zoom(-1)", "shorter time window", "display"),
-    Key("minus", "-", "zoom(1)", "longer time window", "display"),
-    Key("h,left", "h ←", "inspect(-1)", "charts: cursor to the left; at the edge, back in time", _CHARTS),
-    Key("l,right", "l →", "inspect(1)", "charts: cursor to the right; Esc lets go of it", _CHARTS),
-    Key("H", "H", "inspect(-10)", "ten columns to the left", _CHARTS),
-    Key("L", "L", "inspect(10)", "ten columns to the right", _CHARTS),
-    Key("y", "y", "log_axis", "logarithmic or linear axis", _CHARTS),
-    Key("x", "x", "axis", "by step (epoch, round), elapsed time, or the clock", _CHARTS),
-    Key("w", "w", "smooth", "smoothing: off, 0.6, 0.9", _CHARTS),
-    Key("o", "o", "overlay", "overlay: off, all envs or heads, their quantiles", _CHARTS),
-    Key("p", "p", "pin", "pin this chart to your own page, or unpin it", _CHARTS),
-    Key("r", "r", "rate", "frames per second: 0.5, 1, 2, 4", "display"),
-    Key("u", "u", "glyphs", "Unicode or ASCII characters", "display"),
-    Key("f2", "F2", "settings", "settings: values, meaning, where they come from; change them", "display"),
-    Key("ctrl+t", "^T", "theme", "next theme of colours", "display"),
-    Key("E", "E", "export", "write this table or chart: CSV, JSON, SVG, text", "display"),
-    Key("f8", "F8", "write_screen", "write the screen as SVG and text into this folder", "display"),
-    Key("colon,ctrl+p", ": ^P", "command_line", "type any command or question for the daemon", "move"),
-    Key("T", "T", "ask('escalate')", "escalate telemetry to DEBUG for 5 epochs", _STEER, "escalate"),
-    Key("P", "P", "ask('profile')", "record a profile of 2 epochs, or stop recording", _STEER, "profile"),
-    Key("X", "X", "ask('pause')", "pause the training, or resume it", _STEER, "pause"),
-    Key("C", "C", "ask('checkpoint')", "save a checkpoint now", _STEER, "checkpoint"),
-    Key("c", "c", "call", "of a published run: choose one of its loop's commands", _STEER, "call"),
-    Key("ctrl+x", "^X", "ask('stop')", "stop the run, after a checkpoint", _STEER),
+_DIGITS = tuple(Key(str(i), "", f"digit({i})", "") for i in range(10))
+"""Digits, which show a view."""
+_OF_TERMINALS = (
+    Key("ctrl+c", "", "help_quit", ""),
+    Key("ctrl+z", "", "suspend_process", ""),
+    Key("ctrl+l", "", "redraw", ""),
 )
-"""Grouped, in the order of the help."""
+"""What these mean in every program of a terminal: leave (pressed twice), suspend, draw again."""
+
+ACTIONS: tuple[Key, ...] = (
+    Key("question_mark,f1", "? F1", "help", "meaning of this view's fields, and what can be done", "help"),
+    Key("q", "q", "leave", "leave the terminal; the run continues"),
+    Key("colon,ctrl+p", ": ^P", "palette", "search and execute any action, setting, command or question"),
+    Key("R", "R", "runs", "all runs: open another one, live or ended"),
+    Key("tab", "Tab", "next_panel(1)", "next panel of the view; of a view with one panel the next view"),
+    Key("enter", "Enter", "enter", "detail of the selected row, then its charts", "detail"),
+    Key("escape", "Esc", "step_back", "one step back"),
+    Key("j,down", "j ↓", "move(1)", "down"),
+    Key("k,up", "k ↑", "move(-1)", "up"),
+    Key("g,home", "g", "first_row", "first row"),
+    Key("G", "G", "move(1000000)", "last row"),
+    Key("pagedown", "PgDn", "page(1)", "a page down"),
+    Key("pageup", "PgUp", "page(-1)", "a page up"),
+    Key("h,left", "h ←", "inspect(-1)", "charts: cursor to the left; at the edge, back in time"),
+    Key("l,right", "l →", "inspect(1)", "charts: cursor to the right; Esc lets go of it"),
+    Key("space", "Space", "freeze", "freeze this moment, or go on; events are still collected", "freeze"),
+    Key("comma", ",", "step_epochs(-1)", "an epoch back"),
+    Key("full_stop", ".", "step_epochs(1)", "an epoch forward"),
+    Key("left_square_bracket", "[", "step_incidents(-1)", "back to where an incident began"),
+    Key("right_square_bracket", "]", "step_incidents(1)", "forward to where one began"),
+    Key("n", "n", "incident(1)", "guide of the worst incident, then of the next"),
+    Key("a", "a", "ack", "acknowledge the incident, for all viewers", "ack"),
+    Key("s", "s", "sort", "turn the order of the rows round, then sort by the next column", "sort"),
+    Key("slash", "/", "filter", "filter the list, such as acc<60 st:roll", "filter"),
+    Key("T", "T", "ask('escalate')", "escalate telemetry to DEBUG for 5 epochs", "escalate"),
+    Key("P", "P", "ask('profile')", "record a profile of 2 epochs, or stop recording", "profile"),
+    Key("X", "X", "ask('pause')", "pause the training, or resume it", "pause"),
+    Key("C", "C", "ask('checkpoint')", "save a checkpoint now", "checkpoint"),
+    Key("U", "U", "ask_undo", "undo the change that the incident is suspected to follow"),
+    Key("ctrl+x", "^X", "ask('stop')", "stop the run, after a checkpoint"),
+    Key("", "", "go_to", "go to a time or a round: 14:05, -10m, r17, r17e4", values=(ANY_TEXT,)),
+    Key("", "", "to_end", "back to live; of a recording, to its end"),
+    Key("", "", "speed(-1)", "play a recording slower, down to half its speed"),
+    Key("", "", "speed(1)", "play it faster, up to 100 times or as fast as it can"),
+    Key("", "", "incident(-1)", "guide of the incident before"),
+    Key("", "", "ack_all", "acknowledge all incidents"),
+    Key("", "", "mute", "mute the incident for 10 minutes, or unmute it, for all"),
+    Key(
+        "",
+        "",
+        "show",
+        "show a panel: drift, layers, decisions, curves, log, commands, profile, pins",
+        values=(ANY_TEXT,),
+    ),
+    Key("", "", "env", "select an env by its number", values=(ANY_TEXT,)),
+    Key("", "", "next_panel(-1)", "panel before this one"),
+    Key("", "", "reverse", "turn the order of the rows round"),
+    Key("", "", "log_filter", "log: all, no seeds, warnings, commands"),
+    Key("", "", "zoom(-1)", "charts: a shorter time"),
+    Key("", "", "zoom(1)", "charts: a longer time"),
+    Key("", "", "axis", "charts: by step (epoch, round), elapsed time, or the clock"),
+    Key("", "", "log_axis", "charts: logarithmic or linear axis"),
+    Key("", "", "smooth", "charts: smoothing off, 0.6, 0.9"),
+    Key("", "", "overlay", "charts: overlay off, all envs or heads, their quantiles"),
+    Key("", "", "pin", "pin this chart to your own page, or unpin it"),
+    Key("", "", "inspect(-10)", "charts: cursor ten columns to the left"),
+    Key("", "", "inspect(10)", "charts: cursor ten columns to the right"),
+    Key("", "", "export", "write this table or chart into a file", values=("csv", "json", "svg", "txt")),
+    Key("", "", "write_screen", "write the screen as SVG and text into this folder"),
+)
+"""Those with keys in the order of the help."""
+KEYS = tuple(key for key in ACTIONS if key.keys)
 
 FOOTER = (
     "help",
@@ -120,35 +147,28 @@ FOOTER = (
     "profile",
     "pause",
     "checkpoint",
-    "call",
     "ack",
     "freeze",
     "sort",
     "filter",
-    "view",
 )
-"""Hints in the order in which they must fit; quit is always there."""
+"""Hints in the order in which they must fit; palette and quit are always there."""
 
 
-def bindings(keys: Sequence[Key] = KEYS) -> list[tuple[str, str]]:
+def bindings(keys: Sequence[Key] = ACTIONS) -> list[tuple[str, str]]:
     """(key names, action of the app) of everything that can be pressed."""
-    return [(key.keys, f"app.{key.action}") for key in (*keys, *_DIGITS)]
-
-
-def grouped_keys(keys: Sequence[Key] = KEYS, *, read_only: bool) -> dict[str, list[Key]]:
-    """The keys by group, as the help shows them."""
-    found: dict[str, list[Key]] = {}
-    for key in keys:
-        if not (read_only and key.is_command):
-            found.setdefault(key.group, []).append(key)
-    return found
+    return [
+        (key.keys, f"app.palette('{key.name} ')" if key.values else f"app.{key.action}")
+        for key in (*keys, *_OF_TERMINALS, *_DIGITS)
+        if key.keys
+    ]
 
 
 def footer_hints(
-    keys: Sequence[Key] = KEYS, *, read_only: bool, missing: Collection[str] = ()
+    keys: Sequence[Key] = ACTIONS, *, read_only: bool, missing: Collection[str] = ()
 ) -> list[tuple[str, str]]:
     """(key, name) for the footer, without the names in `missing`."""
-    hinted = [k for k in keys if k.hint and k.hint not in missing]
+    hinted = [k for k in keys if k.hint and k.shown and k.hint not in missing]
     by_hint = {k.hint: k for k in hinted if not (read_only and k.is_command)}
     return [(by_hint[name].shown.split(" ")[0], name) for name in FOOTER if name in by_hint]
 

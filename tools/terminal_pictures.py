@@ -23,7 +23,7 @@ from tests.overwatch_tui.record import NAME, unpack
 
 FOLDER = Path(__file__).parents[1] / "docs" / "img"
 COLUMNS, LINES = 120, 40
-MOMENT = ("g", "t", *"r6e14", "enter")
+MOMENT = ("colon", *"go_to r6e14", "enter")
 """Keys that lead there."""
 PICTURES: dict[str, tuple[str, ...]] = {
     "main": ("1",),

@@ -235,7 +235,7 @@ class PaintedApp(App[None]):
             self._full_since = now
         elif now - self._full_since > FULL_TERMINAL_SECONDS and self.session.view.decrease_rate():
             self._full_since = math.inf
-            self.show_message(f"slow link: {self.session.view.rate:g} frames per second (r for more)")
+            self.show_message(f"slow link: {self.session.view.rate:g} frames per second (:refresh)")
 
     def paint(self) -> None:
         """Show this moment."""

@@ -52,10 +52,6 @@ class ChartActions(MomentActions):
         super().action_move(by)
         self._follow_row()
 
-    def action_env(self, by: int) -> None:
-        super().action_env(by)
-        self._follow_row()
-
     def _follow_row(self) -> None:
         """Show the charts of the selected row on an open page."""
         view = self.session.view

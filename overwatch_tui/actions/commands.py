@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from esper_overwatch.overwatch_tui.model.loop_commands import read_loop_commands
 from esper_overwatch.overwatch_tui.model.state import State
 
 from .base import PaintedApp
-
-if TYPE_CHECKING:
-    from esper_overwatch.overwatch_tui.screens.call import LoopCall
-
 
 ESCALATE_EPOCHS = 5
 PROFILE_EPOCHS = 2
@@ -107,32 +100,6 @@ class CommandActions(PaintedApp):
             self.say(f"a published run does not have the command {question.method}")
         else:
             self._confirm(question)
-
-    def action_call(self) -> None:
-        """Choose a command that the loop of a published run has registered."""
-        from esper_overwatch.overwatch_tui.screens.call import CallScreen
-
-        state, name = self.session.state, self.session.link.name or "the run"
-        commands = read_loop_commands(state.loop_commands)
-        if not state.is_published:
-            self.say("c is for the commands of published runs; this run's have keys of their own")
-        elif self.session.view.read_only:
-            self.say("read-only: this terminal sends no commands")
-        elif not commands:
-            self.say(f"the loop of {name} has no commands so far")
-        elif not self.is_connected:
-            self.say(f"no daemon is connected that could take a command ({self.session.link.label})")
-        else:
-            self.push_screen(
-                CallScreen(commands, name, self.palette, self.session.view.glyphs),
-                partial(self._on_call, self.session.feed.run_id),
-            )
-
-    def _on_call(self, run_id: str | None, call: LoopCall | None) -> None:
-        if call is not None and self.can_send(call.method, run_id):
-            words = " ".join(f"{name}={json.dumps(value)}" for name, value in call.params.items())
-            text = f"Send {call.method} {words}".rstrip() + "?"
-            self._confirm(Question(call.method, call.params, text, "when the loop next looks for commands"))
 
     def can_send(self, method: str, run_id: str | None) -> bool:
         """True if a command still reaches the run that it was asked for; shows the reason if it does not.

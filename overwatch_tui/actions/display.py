@@ -8,15 +8,21 @@ from esper_overwatch.overwatch_tui.render.chart_axis import MAX_ZOOM
 from esper_overwatch.overwatch_tui.render.notifier import chosen_quiet_hours
 from esper_overwatch.overwatch_tui.render.palettes import automatic_theme
 from esper_overwatch.overwatch_tui.render.theme import chosen_glyphs
-from esper_overwatch.overwatch_tui.settings.sources import Settings
-from esper_overwatch.overwatch_tui.settings.table import SettingValue
+from esper_overwatch.overwatch_tui.settings.sources import Chosen, Settings, write_setting
+from esper_overwatch.overwatch_tui.settings.table import (
+    DEFAULT,
+    SETTINGS,
+    BadSetting,
+    SettingValue,
+    format_value,
+)
 from esper_overwatch.overwatch_tui.start import RunChoice
 
 from .moves import MoveActions
 
 
 class DisplayActions(MoveActions):
-    """Order, layout, window, rate, glyphs, theme, and the screen of the settings."""
+    """Order, window, and the settings."""
 
     settings: Settings
     choice: RunChoice
@@ -45,10 +51,6 @@ class DisplayActions(MoveActions):
     def _orders(self) -> tuple[str, ...]:
         return self.panels[self._panel()].renderer.orders
 
-    def action_env_layout(self) -> None:
-        self.session.view.cycle_env_layout(self.session.state.num_envs)
-        self.paint()
-
     def action_log_filter(self) -> None:
         self.session.view.cycle_log_filter()
         self.session.view.selected.pop("log", None)
@@ -63,33 +65,38 @@ class DisplayActions(MoveActions):
             self.session.view.zoom(by, inputs.age)
         self.say(f"charts show {self.body.axis.name}")
 
-    def action_rate(self) -> None:
-        self.session.view.cycle_rate()
-        self.say(f"{self.session.view.rate:g} frames per second")
+    def change_setting(self, name: str, text: str) -> None:
+        """Take a value that `Setting.parse` accepts, or the default; keep it where that is wanted."""
+        setting, before = SETTINGS[name], self.settings.chosen[name]
+        value = None if text == DEFAULT else setting.parse(text, name)
+        not_kept = "read-only" if self.choice.read_only else "in a browser" if self.is_web else ""
+        if not_kept and not setting.is_live:
+            self.show_message(f"{not_kept}: {name} is not changed")
+            return
+        try:
+            said = self._keep(name, value, not_kept, before)
+        except BadSetting as error:
+            self.show_message(str(error))
+            return
+        if setting.is_live:
+            self._apply(name, self.settings[name])
+        self.show_message(said)
 
-    def action_glyphs(self) -> None:
-        self.session.view.toggle_glyphs()
-        self.paint()
-
-    def action_theme(self) -> None:
-        if not self.palette.colour:
-            self.show_message("no theme: NO_COLOR or --no-color is given")
-        else:
-            self.show_theme(self.palette.next_name())
-            self.show_message(f"theme {self.palette.name}")
-        self.paint()
-
-    def action_settings(self) -> None:
-        from esper_overwatch.overwatch_tui.screens.settings import SettingsScreen
-
-        screen = SettingsScreen(
-            self.settings,
-            self.palette,
-            lambda: self.session.view.glyphs,
-            self._apply,
-            not_kept="read-only" if self.choice.read_only else "in a browser" if self.is_web else "",
-        )
-        self.push_screen(screen, lambda _: self.call_next(self.paint))
+    def _keep(self, name: str, value: SettingValue | None, not_kept: str, before: Chosen) -> str:
+        """Write the file and take over the value; says what happened."""
+        settings, setting = self.settings, SETTINGS[name]
+        shown = setting.default if value is None else value
+        if not_kept:
+            settings.chosen[name] = Chosen(shown, "this terminal")
+            return f"{not_kept}: {name} = {format_value(shown)} in this terminal only"
+        write_setting(settings.path, name, value)
+        settings.chosen[name] = Chosen(shown, "default" if value is None else "file")
+        done = f"took {name} out of the file" if value is None else f"wrote {name} = {format_value(value)}"
+        if before.source not in ("default", "file", "this terminal"):
+            done += f"; the next start still has {before.source}, which is above the file"
+        elif not setting.is_live:
+            done += "; from the next start on"
+        return done
 
     def _apply(self, name: str, value: SettingValue) -> None:
         view = self.session.view

@@ -23,10 +23,9 @@ MIN_WIDTH = 180
 class ExportActions(MoveActions):
     """Tables, charts and pictures of the screen as files."""
 
-    def action_export(self) -> None:
-        """Ask for the form, then write the panel that moves act on into the working folder."""
+    def action_export(self, suffix: str) -> None:
+        """Write the panel that moves act on into the working folder, in the form of a suffix."""
         from esper_overwatch.overwatch_tui.render.export import ChartRecorder, curve_records
-        from esper_overwatch.overwatch_tui.screens.box import ExportScreen
 
         name = "pins" if self.session.view.charts.names else self._panel()
         view = replace(self.session.view, scroll={}, env_layout="table")
@@ -34,16 +33,9 @@ class ExportActions(MoveActions):
         recorder = ChartRecorder(body.state, view, body.link, body.now)
         lines = self._drawing(name, recorder)
         records = [] if view.detail and recorder.drawn else self.panels[name].renderer.records(recorder)
-        title = f"{name}: {len(records)} rows"
         if not records and recorder.drawn:
             records = curve_records(recorder)
-            title = f"the charts of {name}, {body.axis.name}"
-
-        def write(suffix: str) -> str:
-            return self._write(name, suffix, records, lines)
-
-        screen = ExportScreen(title, write, self.palette, view.glyphs)
-        self.push_screen(screen, lambda _: self.call_next(self.paint))
+        self.say(self._write(name, suffix, records, lines))
 
     def _drawing(self, name: str, inputs: PanelInputs) -> list[Line]:
         """The panel with all its rows."""

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import time
+from esper_overwatch.overwatch_tui.model.time_target import parse_target
 
-from esper_overwatch.overwatch_tui.model.time_target import EXAMPLES, parse_target
-
-from .base import DOUBLE_PRESS_SECONDS
 from .moves import MoveActions
 
 
 class MomentActions(MoveActions):
     """Choosing the moment that every view shows."""
-
-    _first_row_at = -DOUBLE_PRESS_SECONDS
-    _before_first_row: dict[str, object] | None = None
 
     def action_freeze(self) -> None:
         session = self.session
@@ -38,36 +32,13 @@ class MomentActions(MoveActions):
         self._moved(self.session.cursor.change_speed(by))
 
     def action_digit(self, digit: int) -> None:
-        if digit == 0 and self.session.view.typing is None:
+        if digit == 0:
             self.action_to_end()
         else:
             super().action_digit(digit)
 
-    def action_first_row(self) -> None:
-        """g: the first row; `t` after it goes to a moment instead."""
-        view = self.session.view
-        self._first_row_at = time.monotonic()
-        selected, env, is_chosen = dict(view.selected), view.env, view.is_env_chosen
-        self.action_move(-1_000_000)
-        self._before_first_row = {"selected": selected, "env": env, "is_env_chosen": is_chosen}
-
-    def action_go_to(self) -> None:
-        """t after g: ask for a moment."""
-        if self._before_first_row is None or time.monotonic() - self._first_row_at > DOUBLE_PRESS_SECONDS:
-            self.say("no such key: t; g t goes to a time, ? helps")
-            return
-        view = self.session.view
-        for name, value in self._before_first_row.items():
-            setattr(view, name, value)
-        self._before_first_row = None
-        self.paint()
-        from esper_overwatch.overwatch_tui.screens.input_line import InputLine
-
-        self.push_screen(InputLine("go to ", lambda _: EXAMPLES, self.palette, view.glyphs), self._go_to)
-
-    def _go_to(self, text: str | None) -> None:
-        if not text:
-            return
+    def action_go_to(self, text: str) -> None:
+        """Go to the moment that a text names."""
         inputs, is_replay = self.session.shown_inputs(), self.session.link.is_replay
         now = inputs.now if is_replay or text.startswith(("-", "+")) else self.session.feed.now()
         try:

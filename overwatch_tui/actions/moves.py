@@ -24,32 +24,20 @@ class MoveActions(PaintedApp):
         return self.panels.focused(self.session.view)
 
     def action_digit(self, digit: int) -> None:
-        view = self.session.view
-        if view.typing is not None:
-            self._type_digit(digit)
+        name = next((one.name for one in self.panels.views if one.key == str(digit)), None)
+        if name is None:
+            self.show_message(f"no such view: {digit}")
         else:
-            name = next((one.name for one in self.panels.views if one.key == str(digit)), None)
-            if name is None:
-                self.show_message(f"no such view: {digit}")
-            else:
-                view.show_view(name)
+            self.session.view.show_view(name)
         self.paint()
 
-    def _type_digit(self, digit: int) -> None:
-        """Another digit of an env's number; the env is selected as soon as no longer number exists."""
-        view = self.session.view
-        view.typing = f"{view.typing or ''}{digit}"
-        last = self.session.state.num_envs - 1
-        if int(view.typing) * 10 > last or len(view.typing) >= len(str(last)):
-            self._take_typed()
-
-    def _take_typed(self) -> None:
-        view = self.session.view
-        text, view.typing = view.typing, None
-        if text and int(text) < self.session.state.num_envs:
-            view.select("envs", int(text))
-        elif text:
-            self.show_message(f"env {text} does not exist: 0 to {self.session.state.num_envs - 1}")
+    def action_show(self, name: str) -> None:
+        """Show a view, or a panel of one."""
+        if self.panels.view_with(name) is None:
+            self.say(f"no such view or panel: {name}")
+        else:
+            self.panels.show(self.session.view, name)
+            self.paint()
 
     def action_next_panel(self, by: int) -> None:
         """The next panel of the view; in a view of one panel the next view."""
@@ -67,9 +55,7 @@ class MoveActions(PaintedApp):
     def action_enter(self) -> None:
         """Open the detail of a row, from there its charts; of a row without detail its charts."""
         view, renderer = self.session.view, self.panels[self._panel()].renderer
-        if view.typing is not None:
-            self._take_typed()
-        elif not view.charts.names:
+        if not view.charts.names:
             view.is_env_chosen = True
             if renderer.detail is not None and not view.detail:
                 view.detail = True
@@ -108,16 +94,14 @@ class MoveActions(PaintedApp):
     def action_page(self, by: int) -> None:
         self.action_move(by * max(1, self.size.height - 8))
 
-    def action_env(self, by: int) -> None:
-        if self.session.state.is_published:
-            self.show_message("a published run has no envs")
-        else:
-            self.session.view.move_selection("envs", PANELS["envs"].renderer.keys(self.body), by)
-        self.paint()
+    def action_first_row(self) -> None:
+        self.action_move(-1_000_000)
 
-    def action_type_env(self) -> None:
-        if self.session.state.is_published:
-            self.show_message("a published run has no envs")
+    def action_env(self, number: str) -> None:
+        """Select an env by its number."""
+        count = self.session.state.num_envs
+        if number.isdecimal() and int(number) < count:
+            self.session.view.select("envs", int(number))
+            self.paint()
         else:
-            self.session.view.typing = ""
-        self.paint()
+            self.say(f"env {number} does not exist: 0 to {count - 1}")

@@ -21,6 +21,8 @@ import msgspec
 from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.messages.commands import METHODS, Method
 
+from .loop_commands import OfferedCommand
+
 PLUMBING = frozenset(("hello", "ping", "snapshot", "replay", "schema"))
 """Methods that the terminal itself uses, and nobody types."""
 
@@ -74,10 +76,9 @@ def parameters_of(method: Method) -> list[Parameter]:
     return found
 
 
-def known_methods(loop_commands: Collection[str] = (), *, answered: Collection[str] = ()) -> list[str]:
-    """Names that the line completes; without `answered` by the daemon, those of all its methods."""
-    own = [name for name in METHODS if name not in PLUMBING and (not answered or name in answered)]
-    return sorted({*own, *loop_commands})
+def known_methods(*, answered: Collection[str] = ()) -> list[str]:
+    """Names that one can type; without `answered` by the daemon, those of all its methods."""
+    return sorted(name for name in METHODS if name not in PLUMBING and (not answered or name in answered))
 
 
 def complete(line: str, methods: Sequence[str]) -> list[str]:
@@ -105,7 +106,7 @@ def explain(line: str) -> str:
     words = line.lstrip().split(" ")
     method = METHODS.get(words[0])
     if method is None:
-        return "a method of the daemon; Tab completes, Enter sends, Up brings earlier lines back"
+        return "type to search; Enter executes, Tab completes, Up brings earlier lines back"
     parameters = parameters_of(method)
     name, equals, _ = words[-1].partition("=")
     for parameter in parameters:
@@ -117,8 +118,8 @@ def explain(line: str) -> str:
     return f"{method.name} {shown}".rstrip() + f": {method.effect}"
 
 
-def parse_line(line: str, loop_commands: Collection[str] = ()) -> Parsed | None:
-    """Parse a method, then values or NAME=VALUE; a loop's command takes the latter only. None = empty line.
+def parse_line(line: str, loop_commands: Collection[OfferedCommand] = ()) -> Parsed | None:
+    """Parse a method or a loop's command, then values or NAME=VALUE. None = empty line.
 
     Raises:
         CommandLineError: an unknown method, a quote that does not end, too many values.
@@ -131,19 +132,38 @@ def parse_line(line: str, loop_commands: Collection[str] = ()) -> Parsed | None:
         return None
     name, rest = words[0], words[1:]
     method = METHODS.get(name)
-    if method is None and name not in loop_commands:
-        raise CommandLineError(f"{name} is not a method; Tab shows those that there are")
-    parameters = [] if method is None else parameters_of(method)
-    params = _params(name, rest, parameters, is_free=method is None)
-    return Parsed(name, params, method is not None and method.socket == "qry")
+    offered = next((each for each in loop_commands if each.name == name), None)
+    if offered is not None and method is None:
+        return Parsed(name, _offered_params(offered, rest), is_query=False)
+    if method is None:
+        raise CommandLineError(f"{name} is nothing that can be done; Tab shows what there is")
+    return Parsed(name, _params(name, rest, parameters_of(method)), method.socket == "qry")
 
 
-def _params(name: str, words: Sequence[str], parameters: list[Parameter], *, is_free: bool) -> dict[str, Any]:
+def _offered_params(command: OfferedCommand, words: Sequence[str]) -> dict[str, Any]:
+    """The parameters of a loop's command by their types."""
+    names = [one.name for one in command.parameters]
+    typed: dict[str, str] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not (equals and key in names):
+            left = [name for name in names if name not in typed]
+            if not left:
+                raise CommandLineError(f"{command.name} takes {_count(len(names))}; {word} is one too many")
+            key, text = left[0], word
+        typed[key] = text
+    try:
+        return command.params(typed)
+    except ValueError as error:
+        raise CommandLineError(str(error)) from None
+
+
+def _params(name: str, words: Sequence[str], parameters: list[Parameter]) -> dict[str, Any]:
     by_name = {p.name: p for p in parameters}
     params: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
-        if not equals or (not is_free and key not in by_name):
+        if not equals or key not in by_name:
             left = [p for p in parameters if p.name not in params]
             if not left:
                 raise CommandLineError(f"{name} takes {_count(len(parameters))}; {word} is one too many")

@@ -6,21 +6,15 @@ import json
 from collections.abc import Hashable, Sequence
 from functools import partial
 
-from esper_overwatch.overwatch_tui import keys as key_table
-from esper_overwatch.overwatch_tui.model.command_line import explain, known_methods
 from esper_overwatch.overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
-from esper_overwatch.overwatch_tui.model.loop_commands import read_loop_commands
 from esper_overwatch.overwatch_tui.render.format import format_clock, format_duration
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from esper_overwatch.protocol.messages.commands import METHODS
 
 from .log import entry_line
 
-MIN_METHODS = 6
-"""Lines left that are worth a list of methods."""
 FIELDS = ("id", "what", "state", "by", "ms")
 
 
@@ -45,7 +39,7 @@ def title(inputs: PanelInputs) -> str:
 
 
 def note(inputs: PanelInputs) -> str:
-    return inputs.view.filter_note("commands") or ("read-only" if inputs.view.read_only else "each asks y/N")
+    return inputs.view.filter_note("commands") or ("read-only" if inputs.view.read_only else "")
 
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
@@ -53,9 +47,8 @@ def keys(inputs: PanelInputs) -> Sequence[Hashable]:
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """A table of commands; beneath it the keys and methods that send more."""
+    """A table of commands."""
     commands = _rows(inputs)
-    offered = _offered(inputs, width) if height >= 8 else []
     by = _by_width(commands, width)
     titles = "    #  WHEN      COMMAND                  STATE       RTT"
     lines = [Row().put(titles, "dim").put(f"  {'BY':<{by}} WHAT" if by else "", "dim").line(width)]
@@ -63,41 +56,14 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         text = inputs.empty_text("commands", "command", "no command yet")
         lines.append(Row().put(f" {text}", "dim").line(width))
     ids = keys(inputs)
-    scroll = inputs.view.visible_rows("commands", ids, height - 1 - len(offered), top=1)
+    scroll = inputs.view.visible_rows("commands", ids, height - 1, top=1)
     at = inputs.view.selected_index("commands", ids)
     for i, command in enumerate(commands[scroll.rows], scroll.start):
         lines.append(_line(inputs, command, width, by, selected=i == at))
     if commands and inputs.is_alone:
         found = [EMPTY, *_in_full(commands[at], width)]
-        lines += found if height - len(lines) - len(offered) > len(found) else []
-    room = height - len(lines) - len(offered) - 1
-    lines += _methods(inputs, width, room) if room >= MIN_METHODS else []
-    lines = fill_with_charts(inputs, lines, width, height - len(offered) - 1)
-    return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(offered)), *offered], scroll)
-
-
-def _methods(inputs: PanelInputs, width: int, height: int) -> list[Line]:
-    """Methods that `:` takes with their parameters, as many as fit; none without a live daemon."""
-    if not inputs.link.is_current or inputs.link.is_replay:
-        return []
-    key = key_table.shown_key(inputs.view.keys, "command_line")
-    names = known_methods(answered=inputs.link.methods)
-    if inputs.view.read_only:
-        names = [name for name in names if METHODS[name].socket == "qry"]
-    shown = names[: height - 2]
-    of_all = f" {key} takes" if len(shown) == len(names) else f" {key} takes, {len(shown)} of {len(names)}"
-    lines = [EMPTY, Row().put(of_all, "bold").put("  Tab completes", "dim").line(width)]
-    for name in shown:
-        usage, _, effect = explain(name).partition(": ")
-        row = (
-            Row()
-            .put("   ")
-            .put(name, "accent")
-            .put(usage.removeprefix(name))
-            .put(f"  {inputs.glyphs.arrow} {effect}", "dim")
-        )
-        lines.append(row.line(width))
-    return lines
+        lines += found if height - len(lines) > len(found) else []
+    return Drawn(fill_with_charts(inputs, lines, width, height), scroll)
 
 
 def _by_width(commands: Sequence[TrackedCommand], width: int) -> int:
@@ -124,37 +90,6 @@ def _what(inputs: PanelInputs, command: TrackedCommand) -> str:
     if command.state in OPEN_STATES and command.method == "telemetry.escalate" and left is not None:
         return f"{left} epochs left"
     return command.detail
-
-
-def _offered(inputs: PanelInputs, width: int) -> list[Line]:
-    """The keys that send something."""
-    if inputs.view.read_only:
-        return [Row().put(" read-only: this terminal sends no commands", "dim").line(width)]
-    lines = _offered_by_loop(inputs, width)
-    missing = inputs.state.missing_commands
-    for key in filter(lambda k: k.is_command and k.action not in _actions_of(missing), inputs.view.keys):
-        lines.append(Row().put(f"  {key.shown:<4}", "key").put(key.help, "dim").line(width))
-    return lines
-
-
-def _actions_of(missing: frozenset[str]) -> list[str]:
-    """Actions of the keys of these commands."""
-    return [action for name in missing for action in (name, f"{key_table.COMMAND_ACTION}('{name}')")]
-
-
-def _offered_by_loop(inputs: PanelInputs, width: int) -> list[Line]:
-    """Commands that the loop of a published run has registered, with their parameters and help."""
-    commands = read_loop_commands(inputs.state.loop_commands)
-    if not inputs.state.is_published:
-        return []
-    if not commands:
-        return [Row().put(" the loop has registered no command so far", "dim").line(width)]
-    lines = [Row().put(" the loop takes", "bold").line(width)]
-    column = max(len(command.name) for command in commands) + 6
-    for command in commands:
-        row = Row().put(f"    {command.name}", "accent", column)
-        lines.append(row.put(f"{command.usage}  ".lstrip()).put(command.help, "dim").line(width))
-    return [*lines, EMPTY]
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:

@@ -14,6 +14,12 @@ class PanelHelp(NamedTuple):
     """(symptom, usual meaning and where to look next)."""
 
 
+LEGEND: tuple[tuple[str, str], ...] = (
+    ("--", "not measured (not the same as zero)"),
+    ("LIVE", "age of the last heartbeat; SLOW from 2 s, STALE from 5 s, LOST from 15 s"),
+    ("gap lost bad", "holes in the stream; events dropped or skipped; frames that could not be read"),
+)
+"""Fields that every view has."""
 _ENVS = PanelHelp(
     (
         ("ST", "ok, WARN, CRIT; STAL no progress; ROLL rolled back by the governor; -- no data"),

@@ -33,7 +33,7 @@ def title(inputs: PanelInputs) -> str:
 
 
 def note(inputs: PanelInputs) -> str:
-    return inputs.view.filter_note("incidents") or "a ack  m mute"
+    return inputs.view.filter_note("incidents") or "a ack"
 
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:

@@ -97,7 +97,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     if not entries:
         text = "nothing has happened yet"
         if inputs.view.log_filter != "all":
-            text = f"nothing of this kind ({inputs.view.log_filter}); f for the next"
+            text = f"nothing of this kind ({inputs.view.log_filter}); :log_filter"
         text = inputs.empty_text("log", "line", text)
         return Drawn([Row().put(f" {text}", "dim").line(width)], scroll)
     lines = [entry_line(inputs, entry, width, selected=_key(entry) == selected) for entry in entries]

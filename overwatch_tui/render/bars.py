@@ -232,8 +232,6 @@ def status_line(inputs: PanelInputs, width: int) -> Line:
     """A message, else the newest command and the newest event."""
     view = inputs.view
     row = Row("bar").put(" ")
-    if view.typing is not None:
-        return row.put(f"env: {view.typing}_", "key").put("  Enter", "dim").line(width)
     if view.message:
         return row.put(view.message, "key").line(width)
     command = inputs.state.commands.latest

@@ -214,7 +214,7 @@ def page_head(inputs: PanelInputs, words: str, width: int) -> Line:
         row.put(f"  {inputs.axis.label(view.at)}", "key")
         if not inputs.axis.is_by_step:
             row.put(f", {format_duration((inputs.now - view.at) / 1e6)} ago", "key")
-    keys = "h l cursor  + - zoom  x axis  y log  w smooth  o overlay  p pin"
+    keys = "h l cursor  : zoom, axis, log_axis, smooth, overlay, pin"
     if row.width + len(keys) + 2 > width:
         keys = "h l + - x y w o p"
     return row.right(keys, "dim", width - 1).line(width)

@@ -97,6 +97,6 @@ class ChartView:
             return f"unpinned {', '.join(names)}"
         new = [name for name in names if name not in self.pins]
         if len(self.pins) + len(new) > MAX_PINS:
-            return f"not pinned: a page has {MAX_PINS} charts, {len(self.pins)} are taken (9 shows them)"
+            return f"not pinned: a page has {MAX_PINS} charts, {len(self.pins)} are taken (view 3 has them)"
         self.pins += new
-        return f"pinned {', '.join(new)} (9 shows the pinned charts)"
+        return f"pinned {', '.join(new)} (in view 3)"

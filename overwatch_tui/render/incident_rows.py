@@ -61,5 +61,5 @@ def state_words(record: IncidentRecord, now: int) -> str:
     if record.is_acked or record.is_waiting:
         words.append("acknowledged" if record.is_acked else "not acknowledged (a)")
     if record.is_muted(now):
-        words.append(f"muted for {format_duration((record.mute.until - now) / 1e6)} more (m)")
+        words.append(f"muted for {format_duration((record.mute.until - now) / 1e6)} more")
     return ", ".join(words)

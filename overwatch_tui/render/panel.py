@@ -51,7 +51,7 @@ class PanelInputs:
         view = self.view
         if panel not in view.filters:
             return otherwise
-        is_in_the_way = view.typing is not None or view.charts.is_moved or view.detail
+        is_in_the_way = view.charts.is_moved or view.detail
         hint = f"; {shown_key(view.keys, 'step_back')} shows all"
         is_focused = self.focus in (panel, "")
         return f"no {row} passes {view.filter_note(panel)}{hint if is_focused and not is_in_the_way else ''}"

@@ -7,19 +7,18 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from esper_overwatch.overwatch_tui.keys import KEYS, Key
+from esper_overwatch.overwatch_tui.keys import ACTIONS, Key
 from esper_overwatch.overwatch_tui.model.filters import Fields, Filter
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 
 from .chart_view import ChartView
-from .theme import ASCII, UNICODE, Glyphs
+from .theme import UNICODE, Glyphs
 
 _T = TypeVar("_T")
 
 MAIN_VIEW = "run"
 """The view that Esc leads back to."""
 SORTS = ("attention", "env", "accuracy", "change", "return", "gradient", "drift")
-ENV_LAYOUTS = ("table", "grid")
 LOG_FILTERS = ("all", "no seeds", "warnings", "commands")
 REFRESH_RATES = (0.5, 1.0, 2.0, 4.0)
 """Frames per second."""
@@ -90,10 +89,8 @@ class ViewState:
     rate: float = 1.0
     glyphs: Glyphs = UNICODE
     read_only: bool = False
-    keys: tuple[Key, ...] = KEYS
+    keys: tuple[Key, ...] = ACTIONS
     """Keys as the operator has chosen them."""
-    typing: str | None = None
-    """Digits of an env number being typed."""
     message: str = ""
     message_until: float = 0.0
     """End of the message on the monotonic clock, seconds."""
@@ -124,9 +121,7 @@ class ViewState:
 
     def step_back(self, panel: str) -> bool:
         """Take one step out of the panel that moves act on; False where there is none."""
-        if self.typing is not None:
-            self.typing = None
-        elif self.charts.let_go():
+        if self.charts.let_go():
             pass
         elif self.charts.names:
             self.charts.names = ()
@@ -186,26 +181,17 @@ class ViewState:
         self.orders[panel] = _next_order(*self.order(panel), count)
         return self.orders[panel][0]
 
-    def cycle_env_layout(self, envs: int) -> None:
-        self.env_layout = _next(ENV_LAYOUTS, self.chosen_env_layout(envs))
-
     def chosen_env_layout(self, envs: int) -> str:
         return self.env_layout or ("grid" if envs >= MIN_GRID_ENVS else "table")
 
     def cycle_log_filter(self) -> None:
         self.log_filter = _next(LOG_FILTERS, self.log_filter)
 
-    def cycle_rate(self) -> None:
-        self.rate = _next(REFRESH_RATES, self.rate)
-
     def decrease_rate(self) -> bool:
         """The next lower rate; False at the lowest."""
         at = REFRESH_RATES.index(self.rate)
         self.rate = REFRESH_RATES[max(0, at - 1)]
         return at > 0
-
-    def toggle_glyphs(self) -> None:
-        self.glyphs = ASCII if self.glyphs is UNICODE else UNICODE
 
     def zoom(self, by: int, age: int) -> None:
         """Widen (+1) or narrow (-1) the time that charts show."""

@@ -1,16 +1,15 @@
-"""Boxes in the middle of the screen: their base, the question before a command, the forms of an export."""
+"""Boxes in the middle of the screen: their base, and the question before a command."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from typing import TypeVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, sign_cuts
+from esper_overwatch.overwatch_tui.render.lines import Line, Row, sign_cuts
 from esper_overwatch.overwatch_tui.render.theme import Glyphs, Theme
 
 from .line_widget import LinePanel
@@ -93,43 +92,6 @@ class ConfirmScreen(BoxScreen[bool]):
         ]
         answer = Row().put("y/N  ", "key").put("y confirms, any other key cancels", "dim")
         return [*rows, answer.line(width)]
-
-
-FORMS = {"c": "csv", "j": "json", "s": "svg", "t": "txt"}
-"""The key and the file's suffix of each form."""
-_NAMES = {"c": "CSV", "j": "JSON", "s": "SVG", "t": "text"}
-
-
-class ExportScreen(BoxScreen[None]):
-    """Asks for the form, has it written by its suffix, and shows the whole path."""
-
-    takes_chosen_keys = True
-    own_keys = frozenset(FORMS)
-    """These choose a form, whatever the operator has chosen them for elsewhere."""
-
-    def __init__(self, title: str, write: Callable[[str], str], theme: Theme, glyphs: Glyphs) -> None:
-        super().__init__(theme, glyphs, "export")
-        self._title, self._write = title, write
-        self.said = ""
-        """Result of the export, in words."""
-
-    def take_key(self, event: events.Key) -> None:
-        if event.key in FORMS and not self.said:
-            self.said = self._write(FORMS[event.key])
-        elif event.key in ("escape", "ctrl+c", "enter", "q", "E"):
-            self.dismiss(None)
-
-    def rows(self, width: int) -> list[Line]:
-        lines: list[Line] = [Row().put(f"export {self._title}", "bold").line(width), EMPTY]
-        row = Row()
-        if self.said:
-            parts = textwrap.wrap(self.said, width, break_on_hyphens=False)
-            lines += [Row().put(part).line(width) for part in parts]
-            lines.append(EMPTY)
-        else:
-            for key, name in _NAMES.items():
-                row.put(f"{key} ", "key").put(f"{name}   ")
-        return [*lines, row.put("Esc ", "key").put("close", "dim").line(width)]
 
 
 def _framed(rows: list[Line], glyphs: Glyphs, width: int) -> list[Line]:

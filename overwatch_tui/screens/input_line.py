@@ -106,16 +106,24 @@ class InputLine(ModalScreen[str | None]):
 
     def on_resize(self) -> None:
         width, height = self.size
-        self._panel.styles.width, self._panel.styles.height = width, HEIGHT
-        self._panel.styles.offset = (0, height - HEIGHT)
+        tall = HEIGHT + self._rows_above(height)
+        self._panel.styles.width, self._panel.styles.height = width, tall
+        self._panel.styles.offset = (0, height - tall)
         self._draw()
 
+    def _rows_above(self, height: int) -> int:  # noqa: ARG002
+        """Rows above the line and what is said of it."""
+        return 0
+
     def _draw(self) -> None:
-        width = self.size.width
+        self._panel.show_lines(self._bottom(self.size.width))
+
+    def _bottom(self, width: int) -> list[Line]:
+        """What there is to say, and the line itself."""
         room = width - len(self._prompt) - 3
         shown = self.text if len(self.text) <= room else CUT + self.text[1 - room :]
         line = Row("bar").put(f" {self._prompt}", "key").put(shown, "bold").put("_", "key")
-        self._panel.show_lines(sign_cuts([*self._about(width), line.line(width)], self._glyphs.cut))
+        return sign_cuts([*self._about(width), line.line(width)], self._glyphs.cut)
 
     def _about(self, width: int) -> list[Line]:
         """The two lines above: what Tab offers and what there is to say, or that alone."""

@@ -70,9 +70,9 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
     last_lines = (0, -2, -1)
     BINDINGS = [Binding(names, action, show=False) for names, action in keys.bindings()]  # noqa: RUF012
 
-    def __init__(self, theme: Theme, chosen_keys: Sequence[keys.Key] = keys.KEYS) -> None:
+    def __init__(self, theme: Theme, chosen_keys: Sequence[keys.Key] = keys.ACTIONS) -> None:
         super().__init__()
-        if chosen_keys != keys.KEYS:
+        if chosen_keys != keys.ACTIONS:
             self._bindings = BindingsMap(
                 [Binding(names, action, show=False) for names, action in keys.bindings(chosen_keys)]
             )

@@ -54,7 +54,6 @@ class RunsScreen(Screen[None], inherit_bindings=False):
         ("escape,R", "back", ""),
         ("slash", "filter", ""),
         ("r", "ask_again", ""),
-        ("u", "glyphs", ""),
         ("question_mark,f1", "app.help", ""),
         ("q", "app.leave", ""),
         ("ctrl+c", "app.leave", ""),
@@ -160,8 +159,4 @@ class RunsScreen(Screen[None], inherit_bindings=False):
     def action_ask_again(self) -> None:
         self._runs.ask_again()
         self._view.show_message("asking again")
-        self.draw()
-
-    def action_glyphs(self) -> None:
-        self._view.toggle_glyphs()
         self.draw()

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import string
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from esper_overwatch.overwatch_tui.keys import KEYS, Key
+from esper_overwatch.overwatch_tui.keys import ACTIONS, Key
 
 from .table import BadSetting, nearest
 
-NAMES = {
-    "move(1)": "down",
-    "move(-1)": "up",
-    "move(1000000)": "last_row",
-    "page(1)": "page_down",
-    "page(-1)": "page_up",
-    "inspect(-1)": "inspect_left",
-    "inspect(1)": "inspect_right",
-    "inspect(-10)": "inspect_far_left",
-    "inspect(10)": "inspect_far_right",
-    "help_quit": "interrupt",
-}
-"""Actions whose names are not made of the action itself."""
-_DIRECTIONS = {"1": "next", "-1": "previous"}
 _NAMED_KEYS = {
     *("enter", "escape", "space", "tab", "backspace", "delete", "insert", "home", "end"),
     *("up", "down", "left", "right", "pageup", "pagedown"),
@@ -41,19 +26,6 @@ _RENAMED = {
     "low_line": "underscore",
 }
 """Textual's names of characters, where they are not those of Unicode."""
-
-
-def action_name(key: Key) -> str:
-    """Name of a key's action in the settings: `freeze`, `next_incident`, `escalate`."""
-    if key.action in NAMES:
-        return NAMES[key.action]
-    found = re.fullmatch(r"(\w+)\((.*)\)", key.action)
-    if found is None:
-        return key.action
-    action, argument = found[1], found[2].strip("'\"")
-    if action == "ask":
-        return argument
-    return f"{_DIRECTIONS.get(argument, argument)}_{action.removeprefix('next_')}"
 
 
 def key_name(text: str) -> str | None:
@@ -80,7 +52,7 @@ def _character_name(character: str) -> str | None:
     return _RENAMED.get(name, name) or None
 
 
-def remap_keys(chosen: Mapping[str, object], where: str, keys: Sequence[Key] = KEYS) -> tuple[Key, ...]:
+def remap_keys(chosen: Mapping[str, object], where: str, keys: Sequence[Key] = ACTIONS) -> tuple[Key, ...]:
     """The table of keys with those that were chosen in place of the usual ones.
 
     Args:
@@ -91,7 +63,7 @@ def remap_keys(chosen: Mapping[str, object], where: str, keys: Sequence[Key] = K
     Raises:
         BadSetting: an action or a key that does not exist, a key with two actions, a digit.
     """
-    names = {action_name(key): key for key in keys}
+    names = {key.name: key for key in keys}
     wanted: dict[str, list[str]] = {}
     for action, value in chosen.items():
         if action not in names:
@@ -111,9 +83,9 @@ def usual_names(keys: Sequence[Key]) -> dict[str, str]:
     """Usual key of the same action, by each key that the operator has chosen."""
     return {
         name: usual.keys.split(",")[0]
-        for key, usual in zip(keys, KEYS, strict=True)
+        for key, usual in zip(keys, ACTIONS, strict=True)
         for name in key.keys.split(",")
-        if name not in usual.keys.split(",")
+        if usual.keys and name and name not in usual.keys.split(",")
     }
 
 
@@ -139,12 +111,10 @@ def _read_keys(action: str, value: object, where: str) -> list[str]:
 def _refuse_clashes(keys: Sequence[Key], where: str) -> None:
     owner: dict[str, str] = {}
     for key in keys:
-        for name in key.keys.split(","):
-            other = owner.setdefault(name, action_name(key))
-            if other != action_name(key):
-                raise BadSetting(
-                    f"{where}: keys: {_shown(name)} is both {other} and {action_name(key)}; change one"
-                )
+        for name in filter(None, key.keys.split(",")):
+            other = owner.setdefault(name, key.name)
+            if other != key.name:
+                raise BadSetting(f"{where}: keys: {_shown(name)} is both {other} and {key.name}; change one")
 
 
 def _shown(name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from esper_overwatch.overwatch_tui.keys import KEYS, Key
+from esper_overwatch.overwatch_tui.keys import ACTIONS, Key
 from esper_overwatch.protocol.storage.folders import config_folder, write_atomically
 
 from .keymap import remap_keys
@@ -38,7 +38,7 @@ class Settings:
     path: Path
     """The file, which need not exist."""
     chosen: dict[str, Chosen] = field(default_factory=_defaults)
-    keys: tuple[Key, ...] = KEYS
+    keys: tuple[Key, ...] = ACTIONS
     remapped: tuple[str, ...] = ()
     """Names of the actions whose keys the file chooses."""
 

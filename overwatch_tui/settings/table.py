@@ -114,6 +114,8 @@ def _views() -> tuple[str, ...]:
     return tuple(PANELS.names)
 
 
+DEFAULT = "default"
+"""Typed in place of a value: takes it out of the file."""
 _OFF_ON = (False, True)
 SETTINGS: dict[str, Setting] = {
     setting.name: setting

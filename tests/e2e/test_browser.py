@@ -164,19 +164,15 @@ def test_files_of_a_page_go_to_its_browser(house: House, tmp_path: Path) -> None
     with served(house, "seen", folder=tmp_path) as address, browser() as page:
         page.page.goto(address)  # type: ignore[attr-defined]
         page.wait_for(lambda text: " 03 " in text)
-        page.page.keyboard.press("Shift+E")  # type: ignore[attr-defined]
-        page.wait_for("export envs")
         with page.page.expect_download() as table:  # type: ignore[attr-defined]
-            page.page.keyboard.press("c")  # type: ignore[attr-defined]
+            page.page.keyboard.type(":export csv\n")  # type: ignore[attr-defined]
         page.wait_for(lambda _: page.has_shown("wrote esper-seen-envs-"))
         assert table.value.suggested_filename.startswith("esper-seen-envs-")
         rows = list(csv.DictReader(Path(table.value.path()).read_text().splitlines()))
         assert {int(row["env"]) for row in rows} >= {0, 1, 2, 3}
         given: list[object] = []
         page.page.on("download", lambda one: given.append(one))  # type: ignore[attr-defined]
-        page.page.keyboard.press("Escape")  # type: ignore[attr-defined]
-        page.wait_for(lambda text: "export envs" not in text)
-        page.page.keyboard.press("F8")  # type: ignore[attr-defined]
+        page.page.keyboard.type(":screenshot\n")  # type: ignore[attr-defined]
         page.wait_for(lambda _: len(given) == 2)
         files = {one.suggested_filename: Path(one.path()).read_text() for one in given}  # type: ignore[attr-defined]
     assert {Path(name).suffix for name in files} == {".svg", ".txt"}

@@ -198,7 +198,7 @@ def test_second_row_of_slots_is_planted_and_drawn(house: House) -> None:
     assert planted.returncode == 0, planted.stderr
     with overwatch(house, "rows") as tui:
         tui.wait_for("LIVE")
-        tui.press("e00\r")
+        tui.press("\r")
         drawn = re.compile(r"block0─\[r0c0 \.\]─\[r1c0 T\S* norm\]─block1─\[r0c1 \.\]─\[r1c1 \.\]─")
         tui.wait_for(lambda text: drawn.search(text) is not None)
         table = re.compile(r"^ *r1c0 norm +TRAINING ", re.MULTILINE)
@@ -242,9 +242,7 @@ def test_moments_of_a_live_run_are_those_of_its_journal(house: House) -> None:
         assert place(tui.text) == chosen, "what comes in meanwhile does not move it"
         tui.press("0")
         tui.wait_for(lambda text: "FROZEN" not in text)
-        tui.press("gt")
-        tui.wait_for("go to")
-        tui.press("r1e1000\r")
+        tui.press(":go_to r1e1000\r")
         tui.wait_for("is not held")
 
 

@@ -33,17 +33,18 @@ JOINED_SECONDS = 90
 """So much of the run is known before the first frame that counts."""
 _TO_ROW = re.compile(r"\x1b\[(\d+)(?:;\d+)?H")
 PROFILED_SECONDS = 20
+_OVERLAY = ("colon", *"overlay", "enter")
 VIEW_KEYS = {
     **{view.name: [view.key] for view in PANELS.views},
     "env": ["enter"],
     "env charts": ["enter", "enter"],
-    "charts over all": ["enter", "enter", "o"],
-    "charts of quantiles": ["enter", "enter", "o", "o"],
+    "charts over all": ["enter", "enter", *_OVERLAY],
+    "charts of quantiles": ["enter", "enter", *_OVERLAY, *_OVERLAY],
     "drift charts": ["4", "tab", "enter"],
     "policy charts": ["3", "enter"],
     "system charts": ["5", "enter", "enter"],
-    "smoothed": ["enter", "enter", "w"],
-    "logarithmic": ["enter", "enter", "y"],
+    "smoothed": ["enter", "enter", "colon", *"smooth", "enter"],
+    "logarithmic": ["enter", "enter", "colon", *"log_axis", "enter"],
 }
 """What is pressed, from the main screen, to see what."""
 

@@ -16,7 +16,7 @@ from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.protocol.messages import events as ev
 
 from .harness import draw, events, in_loop, panel_inputs, session, state
-from .test_app import LARGE, SMALL, app_of, feed_of, press, shown
+from .test_app import LARGE, SMALL, app_of, do, feed_of, press, shown
 from .test_published import app as published_app
 
 BRAILLE = re.compile("[\u2801-\u28ff]")
@@ -33,7 +33,7 @@ def page_of(*names: str, width: int = 120, height: int = 40, envs: int = 16, **c
     ("view", "keys", "words"),
     [
         ("envs", ["enter", "enter"], ["accuracy %", "return", "norm drift", "gradient norm"]),
-        ("incidents", ["N", "enter"], ["env07 accuracy"]),
+        ("incidents", ["n", "n", "n", "enter"], ["env07 accuracy"]),
         ("drift", ["enter"], ["policy norm drift", "policy gradient norm", "policy health drift"]),
         ("policy", ["j", "enter"], ["entropy  0.77", "WARN 0.1"]),
         ("system", ["enter", "enter"], ["CPU %", "env-epochs per second"]),
@@ -57,7 +57,8 @@ async def test_enter_opens_the_charts_of_a_row(view: str, keys: list[str], words
 async def test_a_metric_of_a_published_run_is_charted() -> None:
     app = published_app()
     async with app.run_test(size=LARGE) as pilot:
-        await press(pilot, "j", "enter", "enter", "p")
+        await press(pilot, "j", "enter", "enter")
+        await do(pilot, "pin")
         text = shown(app, "box-pins")
         assert " group/m00  0" in text
         PANELS.of(is_published=True).show(app.session.view, "pins")
@@ -74,7 +75,9 @@ async def test_an_open_chart_follows_the_selected_row() -> None:
         assert " KL " in shown(app, "box-pins")
         await press(pilot, "j", "j")
         assert "clip fraction" in shown(app, "box-pins")
-        await press(pilot, "1", "e", "0", "5", "enter", "enter")
+        await press(pilot, "1")
+        await do(pilot, "env 5")
+        await press(pilot, "enter", "enter")
         assert "env05 accuracy" in shown(app, "box-pins")
 
 
@@ -82,7 +85,7 @@ async def test_an_open_chart_follows_the_selected_row() -> None:
 async def test_the_cursor_tells_one_time_and_every_value() -> None:
     app = app_of()
     async with app.run_test(size=LARGE) as pilot:
-        await press(pilot, "3", "enter", "h", "H", "H")
+        await press(pilot, "3", "enter", *["h"] * 21)
         charts = app.session.view.charts
         text = shown(app, "box-pins")
         assert charts.at is not None
@@ -117,15 +120,16 @@ def test_the_value_under_the_cursor_is_that_of_its_time() -> None:
 async def test_at_the_edge_the_cursor_moves_the_charts() -> None:
     app = app_of()
     async with app.run_test(size=SMALL) as pilot:
-        await press(pilot, "3", "enter", "plus", "plus")
+        await press(pilot, "3", "enter")
+        await do(pilot, "zoom_in", "zoom_in")
         assert "now" in shown(app, "box-pins")
-        await press(pilot, *["H"] * 8)
+        await do(pilot, *["inspect_far_left"] * 8)
         charts = app.session.view.charts
         assert charts.end is not None
         assert charts.end < app.session.feed.now()
         last = shown(app, "box-pins").rstrip().splitlines()[-1].split()
         assert [len(word) for word in last] == [8, 8], "both edges have a time"
-        await press(pilot, *["L"] * 9)
+        await do(pilot, *["inspect_far_right"] * 9)
         assert charts.end is None
         assert "now" in shown(app, "box-pins")
 
@@ -136,14 +140,14 @@ async def test_axis_smoothing_and_overlay_are_said_and_drawn() -> None:
     async with app.run_test(size=LARGE) as pilot:
         await press(pilot, "3", "enter")
         pictures = [shown(app, "box-pins")]
-        for key, word in (("y", "log axis"), ("w", "smoothed 0.6"), ("w", "smoothed 0.9")):
-            await press(pilot, key)
+        for key, word in (("log_axis", "log axis"), ("smooth", "smoothed 0.6"), ("smooth", "smoothed 0.9")):
+            await do(pilot, key)
             pictures.append(shown(app, "box-pins"))
             assert word in pictures[-1]
-        await press(pilot, "w", "y", "o")
+        await do(pilot, "smooth", "log_axis", "overlay")
         assert shown(app, "box-pins") != pictures[0]
         assert "nothing to lay it over" in shown(app, "box-pins"), "there is one policy"
-        await press(pilot, "o", "o")
+        await do(pilot, "overlay", "overlay")
         assert shown(app, "box-pins") == pictures[0]
 
 
@@ -187,7 +191,12 @@ async def test_pins_make_a_page_and_survive_a_restart() -> None:
     async with app.run_test(size=LARGE) as pilot:
         await press(pilot, "3")
         assert "pins" not in shown(app, "box-views"), "no chart is pinned yet"
-        await press(pilot, "3", "p", "j", "p", "1", "e", "0", "7", "p")
+        await press(pilot, "3")
+        await do(pilot, "pin")
+        await press(pilot, "j")
+        await do(pilot, "pin")
+        await press(pilot, "1")
+        await do(pilot, "env 7", "pin")
         PANELS.show(app.session.view, "pins")
         app.paint()
         text = shown(app, "box-pins")
@@ -195,7 +204,8 @@ async def test_pins_make_a_page_and_survive_a_restart() -> None:
             assert word in text
         await press(pilot, "j", "enter")
         assert "KL" not in shown(app, "box-pins"), "Enter opens the selected one alone"
-        await press(pilot, "escape", "p")
+        await press(pilot, "escape")
+        await do(pilot, "pin")
         assert app.session.view.charts.pins == ["ppo.approx_kl", "accuracy/7"]
     again = app_of()
     async with again.run_test(size=SMALL) as pilot:
@@ -209,7 +219,11 @@ async def test_pins_make_a_page_and_survive_a_restart() -> None:
 async def test_a_seventh_pin_is_refused() -> None:
     app = app_of()
     async with app.run_test(size=SMALL) as pilot:
-        await press(pilot, "3", *["p", "j"] * MAX_PINS, "p")
+        await press(pilot, "3")
+        for _ in range(MAX_PINS):
+            await do(pilot, "pin")
+            await press(pilot, "j")
+        await do(pilot, "pin")
         assert len(app.session.view.charts.pins) == MAX_PINS
         assert "not pinned" in shown(app)
 

@@ -23,7 +23,7 @@ from tests.overwatch_tui.runs import PUBLISHED
 
 from . import journal
 from .harness import events, in_loop, session, state
-from .test_app import LARGE, press, shown
+from .test_app import LARGE, do, press, shown
 
 HOUR = 3_600 * SECOND
 
@@ -119,7 +119,8 @@ async def test_runs_are_told_by_letter_colour_and_value() -> None:
     app = compared_app("beta")
     async with app.run_test(size=LARGE) as pilot:
         assert "charts are laid over those of beta" in shown(app)
-        await press(pilot, "3", "enter", "u")
+        await do(pilot, "glyphs ascii")
+        await press(pilot, "3", "enter")
         text = shown(app, "box-pins")
         assert re.search(r" a digits-7f3a +b beta", text)
         assert "over runs" in text
@@ -128,15 +129,15 @@ async def test_runs_are_told_by_letter_colour_and_value() -> None:
         assert drawn.count("a") > 10
         assert drawn.count("b") > 0, "the same by epoch: it lies under the other"
         assert "by epoch" in text
-        await press(pilot, "x")
+        await do(pilot, "axis")
         assert "rounds" in shown(app, "box-pins")
-        await press(pilot, "x")
+        await do(pilot, "axis")
         text = shown(app, "box-pins")
         assert "by the time since each began" in text
         assert "".join(line[7:] for line in text.splitlines()[3:-1]).count("b") > 5
-        await press(pilot, "o", "o", "o")
+        await do(pilot, "overlay", "overlay", "overlay")
         assert "over quantiles" in shown(app, "box-pins")
-        await press(pilot, "o")
+        await do(pilot, "overlay")
         assert "over runs" in shown(app, "box-pins")
 
 

@@ -9,21 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.pilot import Pilot
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
 from esper_overwatch.overwatch_tui.render.lines import plain
-from esper_overwatch.overwatch_tui.screens.box import ConfirmScreen, ExportScreen
-from esper_overwatch.overwatch_tui.screens.call import CallScreen
-from esper_overwatch.overwatch_tui.screens.help import HelpScreen
+from esper_overwatch.overwatch_tui.screens.box import ConfirmScreen
 from esper_overwatch.overwatch_tui.screens.input_line import InputLine
 from esper_overwatch.overwatch_tui.screens.line_widget import LinePanel
 from esper_overwatch.overwatch_tui.screens.page import AnswerScreen
+from esper_overwatch.overwatch_tui.screens.palette import PaletteScreen
 from esper_overwatch.overwatch_tui.screens.runs import RunsScreen
-from esper_overwatch.overwatch_tui.screens.settings import SettingsScreen
 from esper_overwatch.overwatch_tui.settings.sources import Settings
-from esper_overwatch.overwatch_tui.settings.table import SETTINGS
 from esper_overwatch.overwatch_tui.source.run_list import RunList
 from esper_overwatch.overwatch_tui.start import RunChoice
 
@@ -54,29 +51,22 @@ class Modal:
 
 
 PAGE = frozenset({"j", "k", "q", "g", "G", "question_mark", "f1", "enter", "escape", "space"})
-FORMS = frozenset({"c", "j", "s", "t", "q", "E", "enter", "escape"})
 LINE = frozenset({"enter", "escape", "ctrl+c"})
-SETTING = frozenset({"h", "l", "left", "right", "space", "x", "enter", "f2", "q", "escape"})
 LIST = frozenset({"q", "ctrl+c", "enter", "escape", "R", "slash", "question_mark", "f1"})
-CALL = frozenset({"q", "c", "enter", "escape"})
 MODALS = {
-    "help": Modal(("question_mark",), HelpScreen, PAGE),
-    "help by F1": Modal(("f1",), HelpScreen, PAGE),
-    "moment": Modal(("g", "t"), InputLine, LINE),
+    "help": Modal(("question_mark",), PaletteScreen, LINE),
+    "help by F1": Modal(("f1",), PaletteScreen, LINE),
     "filter": Modal(("slash",), InputLine, LINE),
-    "command line": Modal(("colon",), InputLine, LINE),
+    "palette": Modal(("colon",), PaletteScreen, LINE),
+    "moment": Modal(("colon", *"go_to "), PaletteScreen, LINE),
     "answer": Modal(("colon", *"clients", "enter"), AnswerScreen, PAGE),
     "run's name": Modal(("ctrl+x",), InputLine, LINE),
     "undo": Modal(("n", "U"), ConfirmScreen, frozenset((*DOCUMENTED, *TYPED))),
     "question": Modal(("C",), ConfirmScreen, frozenset((*DOCUMENTED, *TYPED))),
-    "export": Modal(("E",), ExportScreen, FORMS),
-    "written": Modal(("E", "c"), ExportScreen, FORMS),
-    "settings": Modal(("f2",), SettingsScreen, SETTING),
-    "setting": Modal(("f2", *["j"] * list(SETTINGS).index("quiet"), "enter"), InputLine, LINE, depth=2),
     "list of runs": Modal(("R",), RunsScreen, LIST),
     "filter of runs": Modal(("R", "slash"), InputLine, LINE, depth=2),
-    "own commands": Modal(("c",), CallScreen, CALL, is_published=True),
-    "parameters": Modal(("c", "G", "enter"), CallScreen, LINE, is_published=True),
+    "own commands": Modal(("colon", *"comm"), PaletteScreen, LINE, is_published=True),
+    "parameters": Modal(("colon", *"zlast "), PaletteScreen, LINE, is_published=True),
 }
 """By name; incidents, evaluations and charts in detail are views, not screens of their own."""
 
@@ -149,7 +139,7 @@ async def test_every_modal_fits_and_closes_with_escape(tmp_path: Path, is_publis
                 assert panel.region.right <= SMALL[0], name
                 assert len(panel.lines) <= panel.size.height, name
                 for left in reversed(range(modal.depth)):
-                    await press(pilot, *["escape"] * (2 if name == "parameters" else 1))
+                    await press(pilot, "escape")
                     assert len(app.screen_stack) == 1 + left, name
             assert app.is_running
 
@@ -209,7 +199,7 @@ async def test_no_key_typed_before_a_question_answers_it(tmp_path: Path) -> None
 async def test_keys_typed_behind_a_box_reach_the_main_screen(tmp_path: Path) -> None:
     with opened(tmp_path, is_published=False) as app:
         async with app.run_test(size=SMALL) as pilot:
-            for keys in (("E", "c", "escape"), ("slash", *"st:roll", "enter"), ("question_mark", "q")):
+            for keys in (("slash", *"st:roll", "enter"), ("question_mark", "escape")):
                 await press(pilot, "1")
                 await _type_at_once(app, pilot, *keys, "4")
                 assert (len(app.screen_stack), app.session.view.name) == (1, "seeds"), keys
@@ -219,7 +209,7 @@ async def test_keys_typed_behind_a_box_reach_the_main_screen(tmp_path: Path) -> 
 async def test_escape_and_digit_at_once_close_and_show_a_view(tmp_path: Path) -> None:
     with opened(tmp_path, is_published=False) as app:
         async with app.run_test(size=SMALL) as pilot:
-            for name in ("help", "filter", "question", "export", "written", "settings", "list of runs"):
+            for name in ("help", "filter", "question", "palette", "list of runs"):
                 await _open(app, pilot, MODALS[name])
                 await press_as_read(app, pilot, "\x1b4")
                 for _ in range(5):
@@ -234,15 +224,14 @@ async def test_escape_and_digit_at_once_close_and_show_a_view(tmp_path: Path) ->
             assert isinstance(app.screen, InputLine), "an editor's key leaves no text"
 
 
-BOXES = ("question", "export", "written", "own commands", "parameters")
+BOXES = ("question", "undo")
 
 
-@pytest.mark.parametrize("is_published", [False, True])
 @in_loop
-async def test_box_has_its_frame_on_any_terminal(tmp_path: Path, is_published: bool) -> None:
-    with opened(tmp_path, is_published=is_published) as app:
+async def test_box_has_its_frame_on_any_terminal(tmp_path: Path) -> None:
+    with opened(tmp_path, is_published=False) as app:
         async with app.run_test(size=SMALL) as pilot:
-            for name in _of_kind(is_published=is_published).keys() & BOXES:
+            for name in BOXES:
                 await _open(app, pilot, MODALS[name])
                 for size in ((60, 20), (24, 9)):
                     await pilot.resize_terminal(*size)
@@ -267,11 +256,10 @@ def _shown(app: OverwatchApp) -> list[str]:
 
 
 SCROLLED = {
-    "help": ("G", "charts: cursor", "j k scroll"),
+    "help": (("end",), "telemetry.", "its fields"),
     "answer": ("G", "viewer39", ":clients"),
     "list of runs": ("G", "run00", "run39"),
-    "own commands": ("G", "zlast", "command00"),
-    "parameters": (("tab",) * 29, "value29", "value00"),
+    "own commands": (("pagedown", "pagedown"), "command19", "command00"),
 }
 """Name -> (keys to the end, what is there, what was at the beginning)."""
 
@@ -294,9 +282,9 @@ async def test_modal_with_more_than_fits_scrolls(tmp_path: Path, name: str) -> N
 async def test_long_question_is_cut_and_can_be_refused(tmp_path: Path) -> None:
     with opened(tmp_path, is_published=True) as app:
         async with app.run_test(size=SMALL) as pilot:
-            await press(pilot, "c", "G", "enter")
-            assert isinstance(app.screen, CallScreen)
-            app.screen._typed = {f"value{i:02d}": "x" * 40 for i in range(30)}
+            await press(pilot, "colon", *"zlast ")
+            app.screen.post_message(Paste(" ".join("x" * 12 for _ in range(30))))
+            await pilot.pause()
             await press(pilot, "enter")
             assert isinstance(app.screen, ConfirmScreen)
             (panel,) = app.screen.query(LinePanel)

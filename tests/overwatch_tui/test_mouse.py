@@ -10,8 +10,8 @@ from textual.pilot import Pilot
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
 from esper_overwatch.overwatch_tui.render.lines import plain
-from esper_overwatch.overwatch_tui.screens.help import HelpScreen
 from esper_overwatch.overwatch_tui.screens.main import MainScreen
+from esper_overwatch.overwatch_tui.screens.palette import PaletteScreen
 
 from .harness import events, in_loop, session
 
@@ -86,7 +86,7 @@ async def test_a_click_on_a_hint_presses_its_key() -> None:
         await click(pilot, app, "keys", "freeze")
         assert app.session.cursor.is_held
         await click(pilot, app, "keys", " ? ")
-        assert isinstance(app.screen, HelpScreen)
+        assert isinstance(app.screen, PaletteScreen)
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(MouseScrollDown, 3), (MouseScrollUp, 0)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from textual.events import Paste
 
 from esper_overwatch import publish
 from esper_overwatch.overwatch_tui import keys
@@ -191,37 +190,18 @@ async def test_own_command_is_typed_asked_and_sent() -> None:
     feed = made.session.feed
     assert isinstance(feed, ListFeed)
     async with made.run_test(size=(80, 24)) as pilot:
-        await pilot.press("c")
-        assert "lr" in on_top(made)
-        assert "value=FLOAT [warm=10]" in on_top(made)
-        await pilot.press("enter", "enter")
+        await pilot.press("colon", "l", "r")
+        assert "value=FLOAT [warm=10]  Set the learning rate." in on_top(made)
+        await pilot.press("space", "enter")
         assert "value is missing: a number" in on_top(made)
         await pilot.press("n", "o", "enter")
         assert "value = 'no': must be a number" in on_top(made)
-        await pilot.press("backspace", "backspace", "0", "full_stop", "5", "enter")
+        await pilot.press("backspace", "backspace", *"0.5", "enter")
         assert "Send lr value=0.5?" in on_top(made)
         assert [method for _, method, _ in feed.requests] == ["status"], "nothing is sent before the yes"
         await pilot.press("y")
         assert feed.requests[-1][1:] == ("lr", {"value": 0.5})
         assert "cmd #1 lr" in shown(made)
-
-
-@in_loop
-async def test_pasted_text_goes_into_the_parameter_that_is_typed() -> None:
-    made = with_commands()
-    feed = made.session.feed
-    assert isinstance(feed, ListFeed)
-    async with made.run_test(size=(80, 24)) as pilot:
-        await pilot.press("c")
-        made.post_message(Paste("nothing is typed in the list"))
-        await pilot.press("enter")
-        made.post_message(Paste("0."))
-        await pilot.pause()
-        made.post_message(Paste("25\r\n7\r"))
-        await pilot.pause()
-        assert "value  0.25_" in on_top(made)
-        await pilot.press("enter", "y")
-        assert feed.requests[-1][1:] == ("lr", {"value": 0.25})
 
 
 def test_own_command_reaches_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,28 +222,12 @@ def test_own_command_reaches_the_loop(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @in_loop
-async def test_own_command_can_be_left_at_each_step() -> None:
-    made = with_commands()
-    feed = made.session.feed
-    assert isinstance(feed, ListFeed)
-    async with made.run_test(size=(80, 24)) as pilot:
-        await pilot.press("c", "escape")
-        assert len(made.screen_stack) == 1
-        await pilot.press("c", "enter", "escape", "j", "enter")
-        assert "Type its name" in on_top(made)
-        await pilot.press("escape")
-        assert len(made.screen_stack) == 1
-        assert [method for _, method, _ in feed.requests] == ["status"]
-
-
-@in_loop
 async def test_read_only_offers_no_own_command() -> None:
     made = with_commands()
     made.session.view.read_only = True
     async with made.run_test(size=(80, 24)) as pilot:
-        await pilot.press("c")
-        assert made.session.view.message.startswith("read-only")
-        assert len(made.screen_stack) == 1
+        await pilot.press("colon", "l", "r")
+        assert "learning rate" not in on_top(made)
 
 
 @in_loop

@@ -103,7 +103,7 @@ def test_view_switch_needs_few_bytes_on_a_slow_link(terminal: SlowTerminal) -> N
     terminal.until(lambda text: "RETURN AND ACCURACY" in text and re.search(r"\n +15 ok", text) is not None)
     terminal.settle()
     took = []
-    for key, first_row in (("4", "BLUEPRINT"), ("1", " 15 "), ("3", "entropy"), ("5", "SEED")):
+    for key, first_row in (("4", "GERM FOSS"), ("1", " 15 "), ("3", "entropy"), ("5", "SEED")):
         os.write(terminal._master, key.encode())
         switched = terminal.until(lambda text, key=key: f"[{key} " in text)
         row = terminal.until(lambda text, row=first_row: row in text)

@@ -210,7 +210,7 @@ async def test_thousands_of_random_keys_raise_nothing(name: str, tmp_path: Path)
 
 ABOVE = {
     "help": (("question_mark",), ("3", "s", "T", "0")),
-    "moment": (("g", "t"), ("3", "s", "T", "q", "space")),
+    "moment": (("colon", *"go_to "), ("3", "s", "T", "q", "space")),
     "filter": (("slash",), ("3", "s", "T", "q", "space")),
     "command": (("colon",), ("3", "s", "T", "q", "space")),
     "question": (("C",), ("3",)),

@@ -11,10 +11,11 @@ from click.testing import CliRunner
 from esper_overwatch.overwatch_tui.app import OverwatchApp
 from esper_overwatch.overwatch_tui.cli import main
 from esper_overwatch.overwatch_tui.render.palettes import PALETTES
-from esper_overwatch.overwatch_tui.screens.help import HelpScreen
+from esper_overwatch.overwatch_tui.screens.palette import PaletteScreen
+from esper_overwatch.overwatch_tui.settings.sources import Settings
 
 from .harness import events, in_loop, session
-from .test_app import LARGE, SMALL, app_of, panels, press, shown, within
+from .test_app import LARGE, SMALL, app_of, do, panels, press, shown, within
 from .test_tty import playing
 
 
@@ -31,14 +32,14 @@ def _colours(app: OverwatchApp) -> set[int | None]:
 
 
 @in_loop
-async def test_ctrl_t_goes_through_all_themes_by_name() -> None:
-    app = app_of()
+async def test_each_theme_shows_at_once(tmp_path: Path) -> None:
+    app = app_of(settings=Settings(tmp_path / "tui.toml"))
     async with app.run_test(size=SMALL) as pilot:
         await pilot.pause()
         seen = [_colours(app)]
         for name in [*list(PALETTES)[1:], "dark"]:
-            await press(pilot, "ctrl+t")
-            assert f"theme {name}" in shown(app, "box-status")
+            await do(pilot, f"theme {name}")
+            assert f"theme = {name}" in shown(app, "box-status")
             seen.append(_colours(app))
     assert all(one != other for one, other in pairwise(seen))
     assert seen[0] == seen[-1]
@@ -50,19 +51,10 @@ async def test_theme_reaches_what_is_opened_later() -> None:
     app = app_of(theme="light")
     async with app.run_test(size=SMALL) as pilot:
         await press(pilot, "question_mark")
-        assert isinstance(app.screen, HelpScreen)
+        assert isinstance(app.screen, PaletteScreen)
         (title, *_) = app.screen._panel.render_line(0)
         assert title.style is not None
-        assert title.style.color == app.palette.style("title").color
-
-
-@in_loop
-async def test_without_colour_no_theme_is_shown() -> None:
-    app = app_of(colour=False)
-    async with app.run_test(size=SMALL) as pilot:
-        await press(pilot, "ctrl+t")
-        assert "no theme: NO_COLOR or --no-color is given" in shown(app)
-        assert _colours(app) == set()
+        assert title.style.color == app.palette.style("bold").color
 
 
 @in_loop
@@ -70,7 +62,7 @@ async def test_screenshot_of_light_theme_has_light_background(tmp_path: Path) ->
     with within(tmp_path):
         app = app_of(session(events(rounds=1)), theme="light")
         async with app.run_test(size=LARGE) as pilot:
-            await press(pilot, "f8")
+            await do(pilot, "screenshot")
         (svg,) = tmp_path.glob("*.svg")
         drawn = svg.read_text()
         assert 'fill="#ffffff"' in drawn

@@ -36,9 +36,9 @@ def test_replay_takes_keys_and_restores_the_terminal(tmp_path: Path) -> None:
         tui.press("3")
         tui.wait_for("[3 Policy]")
         tui.press("?")
-        tui.wait_for("ESPER OVERWATCH")
+        tui.wait_for("search _")
         tui.press("\x1b")
-        tui.wait_for(lambda text: "ESPER OVERWATCH" not in text and "[3 Policy]" in text)
+        tui.wait_for(lambda text: "search _" not in text and "[3 Policy]" in text)
         tui.press("1")
         text = tui.wait_for(lambda text: "[1 Run]" in text and " 15 " in text)
         assert "digits-7f3a" in text

@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 
 from esper_overwatch.overwatch_tui.model.log_entries import ORIGINS
-from esper_overwatch.overwatch_tui.panels.field_help import FIELD_HELP
+from esper_overwatch.overwatch_tui.panels.field_help import FIELD_HELP, LEGEND
 from esper_overwatch.overwatch_tui.render.env_rows import SHORT_OPS, STAGE_LETTERS
 from esper_overwatch.overwatch_tui.render.format import NOT_MEASURED, SHORT_STAGE_NAMES
-from esper_overwatch.overwatch_tui.screens.help import LEGEND
 from esper_overwatch.protocol.messages.vocabulary import Op
 from esper_overwatch.trainer.governor import RollbackReason, VetoReason
 from esper_overwatch.trainer.seeds.lifecycle import AUTOMATIC_GATES

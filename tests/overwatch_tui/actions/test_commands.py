@@ -8,7 +8,6 @@ import pytest
 from textual.events import Paste
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
-from esper_overwatch.overwatch_tui.screens.call import CallScreen
 from esper_overwatch.overwatch_tui.screens.input_line import InputLine
 from esper_overwatch.protocol.client.items import Reset
 from tests.overwatch_tui.harness import events, in_loop, session
@@ -90,8 +89,7 @@ async def test_what_was_asked_of_a_run_reaches_no_other(way: str, change: str) -
 async def test_loop_of_another_run_is_not_called() -> None:
     app = with_commands()
     async with app.run_test(size=LARGE) as pilot:
-        await press(pilot, "c", "enter", "5")
-        assert isinstance(app.screen, CallScreen)
+        await press(pilot, "colon", *"lr 5")
         follow_another(app)
         await press(pilot, "enter")
         assert len(app.screen_stack) == 1
@@ -104,6 +102,6 @@ async def test_loop_that_nobody_reaches_is_not_called() -> None:
     app = with_commands()
     lose_link(app)
     async with app.run_test(size=LARGE) as pilot:
-        await press(pilot, "c")
+        await press(pilot, "colon", *"lr 5", "enter")
         assert len(app.screen_stack) == 1
-        assert "no daemon is connected that could take a command (LOST)" in app.session.view.message
+        assert app.session.view.message == "lr: not sent, no daemon is connected (LOST)"

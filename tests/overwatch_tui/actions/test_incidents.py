@@ -16,7 +16,7 @@ from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.screens.box import ConfirmScreen
 from esper_overwatch.overwatch_tui.screens.line_widget import LinePanel
 from tests.overwatch_tui.harness import events, in_loop, session
-from tests.overwatch_tui.test_app import LARGE, SMALL, app_of, feed_of, panels, press, shown
+from tests.overwatch_tui.test_app import LARGE, SMALL, app_of, do, feed_of, panels, press, shown
 
 WORST, SECOND, THIRD = "b1-6", "b1-4", "b1-2"
 """The policy is not finite, the loss of env 13 likewise, env 7 explodes."""
@@ -55,7 +55,7 @@ async def test_second_mute_ends_the_first(keys: tuple[str, ...]) -> None:
     async with app.run_test(size=LARGE) as pilot:
         await press(pilot, *keys)
         for expected in ([WORST], [], [WORST]):
-            await press(pilot, "m")
+            await do(pilot, "mute")
             assert muted(app) == expected
             assert "not finite" in under_cursor(app)
 
@@ -87,7 +87,7 @@ async def test_only_a_row_that_the_filter_shows_is_acknowledged() -> None:
         filter_incidents(app, "zzzz")
         await press(pilot, "a")
         assert app.session.view.message == "nothing to acknowledge"
-        await press(pilot, "m")
+        await do(pilot, "mute")
         assert app.session.view.message == "nothing to mute"
         await press(pilot, "escape", "1", "a")
         assert record_of(app, WORST).is_acked, "elsewhere it is the worst that waits"
@@ -127,9 +127,9 @@ async def test_n_opens_the_guide_of_each_in_turn() -> None:
             ("n", SECOND, "loss not finite"),
             ("n", THIRD, "exploding gradients"),
             ("n", WORST, "not finite"),
-            ("N", THIRD, "exploding gradients"),
+            ("previous_incident", THIRD, "exploding gradients"),
         ):
-            await press(pilot, key)
+            await (press if key == "n" else do)(pilot, key)
             assert (view.name, view.detail) == ("problems", True)
             assert view.selected["incidents"] == expected
             lines = shown(app, "box-incidents").splitlines()
@@ -147,8 +147,8 @@ async def test_next_incident_is_one_that_the_filter_shows() -> None:
     async with app.run_test(size=LARGE) as pilot:
         await press(pilot, "2")
         filter_incidents(app, "env")
-        for key, expected in (("n", SECOND), ("n", THIRD), ("n", SECOND), ("N", THIRD)):
-            await press(pilot, key)
+        for key, expected in (("n", SECOND), ("n", THIRD), ("n", SECOND), ("previous_incident", THIRD)):
+            await (press if key == "n" else do)(pilot, key)
             assert view.selected["incidents"] == expected
         filter_incidents(app, "zzzz")
         await press(pilot, "n")

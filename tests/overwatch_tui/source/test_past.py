@@ -110,7 +110,7 @@ async def as_recorded(path: Path, *moments: str) -> list[dict[str, str]]:
     app = OverwatchApp(Session(ReplayFeed(path, math.inf), ViewState(read_only=True)))
     async with app.run_test(size=LARGE) as pilot:
         until(lambda: (app.tick(), app.session.link.state == "ended")[1])
-        return [pictures(await go(app, pilot, "g", "t", *moment, "enter")) for moment in moments]
+        return [pictures(await go(app, pilot, "colon", *f"go_to {moment}", "enter")) for moment in moments]
 
 
 @pytest.mark.slow
@@ -125,16 +125,16 @@ async def test_late_joiner_steps_to_what_the_recording_shows(server: Server, add
         tell(server, rounds(4, 4))
         until(lambda: (session.tick(), session.state.epoch_ctx.round == 4)[1])
         async with app.run_test(size=LARGE) as pilot:
-            found = [await go(app, pilot, "g", "t", *"r2e5", "enter")]
+            found = [await go(app, pilot, "colon", *"go_to r2e5", "enter")]
             assert clock(app) == (2, 5), "it joined at the end of round 3"
             assert "FROZEN" in shown(app)
-            await go(app, pilot, "g", "t", *"r4e1", "enter", "comma")
+            await go(app, pilot, "colon", *"go_to r4e1", "enter", "comma")
             assert clock(app) == (3, 24), "the moment of joining"
             found.append(await go(app, pilot, "comma"))
             assert clock(app) == (3, 23)
             await go(app, pilot, "full_stop")
             assert clock(app) == (3, 24)
-            await go(app, pilot, "g", "t", *"r4e1", "enter")
+            await go(app, pilot, "colon", *"go_to r4e1", "enter")
             for by in (-1,) * 5:  # faster than any tick
                 app.action_step_epochs(by)
             await go(app, pilot)
@@ -197,19 +197,19 @@ async def test_steps_cross_the_joining_both_ways(tmp_path: Path) -> None:
     path = written(tmp_path)
     app = OverwatchApp(live(lambda _: JournalPast(path)))
     async with app.run_test(size=SMALL) as pilot:
-        assert await walk(app, pilot, "g", "t", *"r4e1", "enter", *["comma"] * 3) == (3, 22)
+        assert await walk(app, pilot, "colon", *"go_to r4e1", "enter", *["comma"] * 3) == (3, 22)
         newer = sum(1 for e in events() if (e.ctx.round, e.ctx.epoch) > (3, 22))
         after = app.session.cursor.num_after
         assert newer <= after <= newer + 8, "what came with that epoch, after it"
         assert await walk(app, pilot, *["full_stop"] * 3) == (4, 1)
         assert app.session.cursor.is_held
-        await walk(app, pilot, "g", "t", *"start", "enter")
+        await walk(app, pilot, "colon", *"go_to start", "enter")
         assert app.session.shown_inputs().state.epoch is None
         assert await walk(app, pilot, "full_stop") == (1, 1)
         await walk(app, pilot, "comma")
         assert "no epoch before this moment: the run begins here" in shown(app)
         assert clock(app) == (1, 1), "where it stood"
-        assert await walk(app, pilot, "end") == (5, 24)
+        assert await walk(app, pilot, "0") == (5, 24)
         assert "FROZEN" not in shown(app)
 
 

@@ -112,7 +112,8 @@ async def test_a_mute_holds_for_all_and_any_viewer_ends_it(
     for session, other, expected in ((ann, ben, False), (ben, ann, True)):
         app = OverwatchApp(session)
         async with app.run_test(size=(120, 40)) as pilot:
-            await pilot.press("2", "m")
+            await pilot.press("2", "colon", *"mute", "enter")
+            await pilot.pause()
         until(lambda other=other, expected=expected: waits(other) is expected)
 
 

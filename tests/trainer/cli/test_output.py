@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from esper_overwatch import connect
 from esper_overwatch.overwatch_tui import cli as terminal
-from esper_overwatch.overwatch_tui.panels import VIEWS
+from esper_overwatch.overwatch_tui.settings.table import SETTINGS
 from esper_overwatch.protocol.client.command_line import exit_on_error
 from esper_overwatch.protocol.codec.json_lines import decode_line, encode_event
 from esper_overwatch.protocol.errors import EsperError, RequestError
@@ -148,7 +148,7 @@ def test_a_hostile_client_reaches_no_terminal(hostile_run: Server, words: tuple[
     assert not any(line.startswith("root") for line in result.output.split("\n")), "a row was forged"
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", SETTINGS["view"].choices)
 def test_a_hostile_mark_reaches_no_screen(tmp_path: Path, view: str) -> None:
     told = [started("b"), epoch(1, 1), (ev.Mark(text=HOSTILE, client=HOSTILE, uid=None, pid=None), at(1, 1))]
     run = write_run(tmp_path, "alpha", told)
