@@ -79,9 +79,9 @@ def _list(inputs: PanelInputs, order: Sequence[Hashable], width: int, height: in
 
 def _header(wide: bool, width: int) -> Line:
     if wide:
-        text = " SOURCE             NORM    EMA NDRIFT  HEALTH   EMA HDRIFT"
+        text = " SOURCE             NORM   MEAN  DRIFT  HEALTH  MEAN  DRIFT"
     else:
-        text = " SOURCE       NORM NDRIFT HDRIFT"
+        text = " SOURCE       NORM  DRIFT HEALTH"
     return Row().put(text, "dim").line(width)
 
 

@@ -17,6 +17,7 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_number,
     format_percent,
     format_share,
+    sorted_terms,
 )
 from esper_overwatch.overwatch_tui.render.gate_words import gate_verdict
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside, width_of
@@ -159,8 +160,9 @@ def _reward(inputs: PanelInputs, env: int, width: int) -> list[Line]:
         .put(format_number(at_or_none(epoch.reward, env), "+.3f"), "bold")
         .put(" =", "dim")
     )
-    for name, column in epoch.reward_components.items():
-        row.put(f"  {name} ", "dim").put(format_number(at_or_none(column, env), "+.3f"))
+    terms = {name: at_or_none(column, env) for name, column in epoch.reward_components.items()}
+    for name, value in sorted_terms(terms):
+        row.put(f"  {name} ", "dim").put(format_number(value, "+.3f"))
     return [row.line(width)]
 
 
@@ -183,7 +185,7 @@ def _episode(inputs: PanelInputs, env: int, width: int) -> list[Line]:
 def _paid(episode: EpisodeFinished, width: int) -> list[Line]:
     """Components of an episode's return."""
     row = Row().put("   of which ", "dim")
-    for name, value in episode.reward_components.items():
+    for name, value in sorted_terms(episode.reward_components):
         row.put(f"  {name} ", "dim").put(format_number(value, "+.3f"))
     return [row.line(width)] if episode.reward_components else []
 

@@ -1,9 +1,10 @@
-"""All envs: a table of one line each, or a grid of one character each above the rows of those in trouble."""
+"""All envs: a table of one line each, and where not all fit a cell of one character each above it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import isfinite
 
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
@@ -29,6 +30,8 @@ from esper_overwatch.overwatch_tui.render.theme import Glyphs, severity_mark
 
 from . import env as env_panel
 
+ROWS, WIDE_ROWS, WIDE = 20, 30, 120
+"""Rows of the table beside other panels, and from how many columns on there are more."""
 MAX_FULL_SLOTS = 6
 """More slots than this are shown as one letter each, whatever the width."""
 
@@ -93,70 +96,74 @@ def note(inputs: PanelInputs) -> str:
     return "  ".join(words)
 
 
-def _chosen(inputs: PanelInputs) -> list[EnvRow]:
-    """The rows of the table: all, or under a grid only the flagged and the selected ones."""
-    found = _rows(inputs)
-    if inputs.view.chosen_env_layout(len(found)) == "table":
-        return found
-    return [row for row in found if row.is_flagged or row.env == inputs.view.env]
-
-
 def keys(inputs: PanelInputs) -> Sequence[int]:
     """Envs in the order shown; in a grid every env can be selected."""
     return [row.env for row in _rows(inputs)]
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
+    """All rows, or cells of all envs above as many rows as are read at a glance."""
     count = inputs.state.num_envs
-    if inputs.view.chosen_env_layout(count) == "grid":
-        lines = len(_grid(inputs, _rows(inputs), width)) + len(_chosen(inputs)) + 3
-        return min(lines, 8), lines
-    return min(count, 3) + 2, count + 2
+    rows = WIDE_ROWS if width >= WIDE else ROWS
+    lines = count + 2 if count <= rows else len(_cells(inputs, _rows(inputs), width)) + rows + 2
+    return min(lines, 5), lines
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """Header, one line per env, and their means."""
-    everything = _rows(inputs)
-    chosen = everything
+    """Where not all rows fit, a cell for each env; header, one line per env, and their means."""
+    found = _rows(inputs)
     lines: list[Line] = []
-    if inputs.view.chosen_env_layout(len(everything)) == "grid":
-        lines += _grid(inputs, everything, width)[: max(1, height - 5)]
-        lines.append(EMPTY)
-        chosen = _chosen(inputs)
+    if len(found) > height - 2:
+        lines += _cells(inputs, found, width)[: max(1, height // 2)]
     table = _Table(inputs, width)
     lines.append(table.header())
     room = max(1, height - len(lines) - 1)
-    order = [row.env for row in chosen]
+    order = [row.env for row in found]
     scroll = inputs.view.visible_rows("envs", order, room, top=len(lines))
-    lines += [table.row(row) for row in chosen[scroll.rows]]
-    if not everything:
+    lines += [table.row(row) for row in found[scroll.rows]]
+    if not found:
         text = inputs.empty_text("envs", "env", "no epoch has finished yet")
         lines.append(((f"   {text}", "dim"),))
-    lines.append(table.means(everything))
-    if everything and height > len(lines):
-        lines.append(env_panel.gradient_line(inputs, inputs.view.env, width))
+    lines.append(table.means(found))
     return Drawn(lines, scroll)
 
 
-def _grid(inputs: PanelInputs, found: list[EnvRow], width: int) -> list[Line]:
-    """One character per env in the order of their numbers, as many as fit a line, whatever the sort."""
-    found = sorted(found, key=lambda row: row.env)
-    per_line = max(8, (width - 8) // 8 * 8)
+def _cells(inputs: PanelInputs, found: list[EnvRow], width: int) -> list[Line]:
+    """A cell per env, the worst first: the higher, the better its accuracy; a letter where it is flagged."""
+    found = sorted(found, key=lambda row: (not row.is_flagged, _finite_accuracy(row), row.env))
+    known = [row.accuracy for row in found if row.accuracy is not None and isfinite(row.accuracy)]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    per_line = max(8, (width - 2) // 8 * 8)
     lines = []
     for begin in range(0, len(found), per_line):
-        row = Row().put(f" {begin:>4} ", "dim")
+        row = Row().put(" ")
         for env in found[begin : begin + per_line]:
-            style = env.severity or ("dim" if env.status == "--" else "ok")
-            row.put(_symbol(env), f"{style} select bold" if env.env == inputs.view.env else style)
+            style = env.severity or ("dim" if env.status == "--" else "chart")
+            cell = _cell(env, low, high, inputs.glyphs)
+            row.put(cell, f"{style} select bold" if env.env == inputs.view.env else style)
         lines.append(row.line(width))
-    legend = (
-        Row().put("      ", "").put(". ok  S stalled  W warning  C critical  R rolled back  - no data", "dim")
+    levels = inputs.glyphs.spark
+    shades = (
+        f" {levels[0]} {format_percent(low)} to {levels[-1]} {format_percent(high)} accuracy"
+        if known
+        else " "
     )
-    return [*lines, legend.line(width)]
+    letters = "S stalled  W warning  C critical  R rolled back  - no data"
+    return [*lines, Row().put(f"{shades}  {letters}", "dim").line(width)]
 
 
-def _symbol(row: EnvRow) -> str:
-    return {"ok": ".", "--": "-"}.get(row.status, row.status[0])
+def _finite_accuracy(row: EnvRow) -> float:
+    return row.accuracy if row.accuracy is not None and isfinite(row.accuracy) else -1.0
+
+
+def _cell(row: EnvRow, low: float, high: float, glyphs: Glyphs) -> str:
+    """A letter for what is wrong, else the level of the accuracy."""
+    if row.is_flagged:
+        return row.status[0]
+    if row.accuracy is None or not isfinite(row.accuracy):
+        return "-"
+    levels = glyphs.spark
+    return levels[round((row.accuracy - low) / (high - low) * (len(levels) - 1)) if high > low else -1]
 
 
 class _Table:

@@ -60,10 +60,9 @@ _INCIDENTS = PanelHelp(
 )
 _DRIFT = PanelHelp(
     (
-        ("NORM EMA", "L2 norm of the gradient, and its exponential average"),
-        ("NDRIFT", "|norm - average| / average"),
-        ("HEALTH", "1 = gradients flow, 0 = dead or exploding; EMA its average"),
-        ("HDRIFT", "|health - average| / average"),
+        ("NORM MEAN", "L2 norm of the gradient, and its exponential average"),
+        ("DRIFT", "|value - average| / average, of the norm and of the health"),
+        ("HEALTH", "1 = gradients flow, 0 = dead or exploding; MEAN its average"),
         ("curve", "norm drift over the window, all on one scale"),
     ),
     (

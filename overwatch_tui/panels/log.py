@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -16,6 +17,8 @@ from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Rende
 from esper_overwatch.overwatch_tui.render.theme import severity_mark
 from esper_overwatch.overwatch_tui.render.view_state import Scroll
 
+_TOLD = ("GERMINATED", "FOSSILIZED", "PRUNED")
+"""Stages that a folded line counts."""
 _STYLES = {
     "SEED": "blending",
     "PPO": "chart",
@@ -76,7 +79,32 @@ def keys(inputs: PanelInputs) -> Sequence[Hashable]:
 
 
 def _rows(inputs: PanelInputs) -> list[LogEntry]:
-    return [entry for entry in inputs.state.log if passes_filter(inputs, entry)]
+    """Entries that the filters show; without any the moves of the seeds in an epoch are one."""
+    found = [entry for entry in inputs.state.log if passes_filter(inputs, entry)]
+    if "log" in inputs.view.filters or inputs.view.log_filter != "all":
+        return found
+    return inputs.keep("folded log", lambda: _fold_seeds(found))
+
+
+def _fold_seeds(found: list[LogEntry]) -> list[LogEntry]:
+    """Several moves of seeds in an epoch as one entry, in the place of the last."""
+    moved: dict[tuple[int, int], list[LogEntry]] = {}
+    for entry in found:
+        if entry.tag == "SEED":
+            moved.setdefault((entry.round, entry.epoch), []).append(entry)
+    rows = []
+    for entry in found:
+        group = moved[entry.round, entry.epoch] if entry.tag == "SEED" else [entry]
+        if entry is group[-1]:
+            rows.append(entry if len(group) == 1 else replace(entry, source="seeds", data=_moves(group)))
+    return rows
+
+
+def _moves(group: list[LogEntry]) -> str:
+    """`14 moved: 3 germinated, 1 fossilized`."""
+    stages = [str(entry.data.to_stage) for entry in group if not isinstance(entry.data, str)]
+    told = [f"{stages.count(name)} {name.lower()}" for name in _TOLD if name in stages]
+    return f"{len(group)} moved" + (f": {', '.join(told)}" if told else "")
 
 
 def _key(entry: LogEntry) -> Hashable:
@@ -148,10 +176,10 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
 def _around(inputs: PanelInputs, entry: LogEntry, width: int, room: int) -> list[Line]:
     """Entries of the whole log before and after one."""
     entries = list(inputs.state.log)
-    at = next((i for i, one in enumerate(entries) if one is entry), len(entries) - 1)
+    at = next((i for i, one in enumerate(entries) if _key(one) == _key(entry)), len(entries) - 1)
     first = max(0, min(at - room // 2, len(entries) - room))
     shown = entries[first : first + room]
-    lines = [entry_line(inputs, one, width, selected=one is entry) for one in shown]
+    lines = [entry_line(inputs, one, width, selected=_key(one) == _key(entry)) for one in shown]
     return fill_with_charts(inputs, lines, width, room)
 
 

@@ -13,6 +13,7 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_duration,
     format_number,
     format_percent,
+    sorted_terms,
 )
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -29,6 +30,8 @@ TEST_WIDTH = 100
 """From which on the row of held-out hosts has their test accuracy beside the leads, which matter more."""
 HELD_OUT = "held-out"
 """Key of the row of the evaluation, below the signals."""
+LEAST_SHARE = 0.005
+"""Share of the epoch of a phase that is worth words."""
 MIN_CHART_LINES = 5
 """Lines left that are worth a chart."""
 MIN_ROUND_CHARTS = 5
@@ -205,12 +208,12 @@ def _actions(inputs: PanelInputs, width: int) -> Line:
     ppo = inputs.state.ppo
     assert ppo is not None
     row = Row().put(" actions  ", "dim")
-    for name, share in ppo.op_fraction.items():
+    for name, share in sorted_terms(ppo.op_fraction, 0.005):
         text = f"{name.lower()} {100 * share:.0f}%"
         if row.width + len(text) + 2 > width:
             break
         row.put(text.partition(" ")[0] + " ", "dim")
-        row.put(text.partition(" ")[2] + "  ", "" if share else "faint")
+        row.put(text.partition(" ")[2] + "  ", "")
     return row.line(width)
 
 
@@ -233,9 +236,9 @@ def _components(inputs: PanelInputs, width: int) -> list[Line]:
     if last is None or not last.reward_components:
         return []
     row = Row().put(" return   ", "dim").put(format_number(last.return_mean, "+.3f"), "bold").put(" =", "dim")
-    for name, value in last.reward_components.items():
-        row.put(f"  {name} ", "dim").put(format_number(value, "+.3f"), "" if value else "faint")
-        if value and last.return_mean:
+    for name, value in sorted_terms(last.reward_components):
+        row.put(f"  {name} ", "dim").put(format_number(value, "+.3f"))
+        if last.return_mean:
             row.put(f" {100 * value / last.return_mean:.0f}%", "dim")
     return [row.line(width)]
 
@@ -309,6 +312,8 @@ def _phases(inputs: PanelInputs, width: int) -> Line:
         row.put(f"rank {rank} ", "dim").put(f"{1000 * seconds:.0f} ms  ")
     for name, seconds in sorted(epoch.phases.items(), key=lambda phase: -phase[1]):
         share = seconds / total if total > 0 else 0.0
+        if share < LEAST_SHARE:
+            continue
         severity = inputs.state.detector_severity("telemetry", "share") if name == "telemetry" else None
         row.put(f"{name} ", "dim").put(f"{100 * share:.0f}%  ", severity or "")
     speed = inputs.history("speed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from math import isfinite
 
 NOT_MEASURED = "--"
@@ -105,3 +106,9 @@ def format_duration(seconds: float | None) -> str:
 def format_clock(ts: int) -> str:
     """Local wall time of a time in microseconds: `HH:MM:SS`."""
     return time.strftime("%H:%M:%S", time.localtime(ts / 1e6))
+
+
+def sorted_terms(terms: Mapping[str, float | None], least: float = 0.0005) -> list[tuple[str, float]]:
+    """Terms of a sum, the largest first; without those that would be shown as 0 or were not measured."""
+    known = [(name, value) for name, value in terms.items() if value is not None and not abs(value) < least]
+    return sorted(known, key=lambda term: -abs(term[1]))

@@ -34,8 +34,6 @@ WINDOWS: tuple[tuple[str, int], ...] = (
 )
 MAX_AUTO_WINDOW = 3
 """Index of the longest window that is chosen automatically: 15 min."""
-MIN_GRID_ENVS = 32
-"""Least number of envs that are shown as a grid by default."""
 MESSAGE_SECONDS = 6.0
 
 
@@ -71,8 +69,6 @@ class ViewState:
     """True if the operator chose the env; until then the one that needs attention most is selected."""
     sort: str = "attention"
     is_reversed: bool = False
-    env_layout: str | None = None
-    """Table or grid; None = by the number of envs."""
     window: int | None = None
     """Index into WINDOWS; None = by the age of the data."""
     charts: ChartView = field(default_factory=ChartView)
@@ -180,9 +176,6 @@ class ViewState:
         """The same for a table with `count` columns; returns the index of the one it is sorted by."""
         self.orders[panel] = _next_order(*self.order(panel), count)
         return self.orders[panel][0]
-
-    def chosen_env_layout(self, envs: int) -> str:
-        return self.env_layout or ("grid" if envs >= MIN_GRID_ENVS else "table")
 
     def cycle_log_filter(self) -> None:
         self.log_filter = _next(LOG_FILTERS, self.log_filter)

@@ -128,7 +128,7 @@ class PaletteScreen(InputLine):
                 continue
             room = max(20, width - _NAME - (0 if entry.is_field else _KEY) - 3)
             parts = textwrap.wrap(entry.about, room) or [""]
-            for i, part in enumerate(parts if self._is_help or selected else parts[:1]):
+            for i, part in enumerate(parts if self._is_help else parts[: 3 if selected else 1]):
                 row = Row().put(self._glyphs.cursor if selected and not i else " ", "focus").put(" ")
                 row.put("" if i else entry.name, "dim" if entry.is_field else "accent", _NAME)
                 if not entry.is_field:

@@ -345,7 +345,7 @@ async def test_tab_cycles_the_panels_of_a_view() -> None:
         assert app.session.view.name == "run"
         await pilot.resize_terminal(80, 24)
         await press(pilot, "4", "tab")
-        assert "NDRIFT" in shown(app), "a panel that has no place is shown alone"
+        assert "MEAN  DRIFT" in shown(app), "a panel that has no place is shown alone"
         assert "SLOT" not in shown(app)
         await do(pilot, "previous_panel")
         assert "SLOT" in shown(app)
