@@ -148,9 +148,9 @@ class PaintedApp(App[None]):
         return is_older and not getattr(screen, "is_read_first", False)
 
     def _usual_key(self, event: Key) -> Key:
-        """The key under its default name, which is all that screens know; a screen's own keys are kept."""
+        """The key under its default name, which is all that screens know."""
         screen = self.screen_stack[-1]
-        if not getattr(screen, "takes_chosen_keys", False) or event.key in getattr(screen, "own_keys", ()):
+        if not getattr(screen, "takes_chosen_keys", False):
             return event
         name = usual_names(self.session.view.keys).get(event.key)
         if name is None:

@@ -70,7 +70,7 @@ def seed_row(state: State, env: int, slot: int) -> SeedRow:
 def seed_header(bar: int, drift_width: int) -> Line:
     """The titles over `seed_cells`; too few columns for the gauge ask for the short form."""
     if bar < MIN_BAR_WIDTH:
-        return (("BLUEPRINT  STAGE  EP ALPHA  CONTR  GRAD DRIFT GATE", "dim"),)
+        return (("BLUEPRINT  STAGE   EP ALPHA  CONTR  GRAD DRIFT GATE", "dim"),)
     row = Row().put("BLUEPRINT  STAGE      EP ALPHA ", "dim").put("", "", bar)
     return tuple(row.put(f" CONTRIB   GRAD HEALTH{'DRIFT':>{drift_width}}  GATE", "dim").spans)
 
@@ -86,7 +86,7 @@ def seed_cells(seed: SeedRow, bar: int, digits: int, glyphs: Glyphs, *, explains
     short = bar < MIN_BAR_WIDTH
     style = seed.stage.lower()
     row = Row().put(seed.blueprint, "", 11)
-    row.put(short_stage_name(seed.stage) if short else seed.stage, style, 6 if short else 10)
+    row.put(short_stage_name(seed.stage) if short else seed.stage, style, 7 if short else 10)
     row.put(format_number(seed.epochs, "d"), "dim", 3, ">").put(format_number(seed.alpha), "", 6, ">")
     if not short:
         row.put(" ").add(gauge(seed.alpha, bar, glyphs, style))
