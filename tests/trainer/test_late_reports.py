@@ -178,9 +178,11 @@ def events_of(folder: Path, before: str) -> list[Any]:
     for event in map(json.loads, lines):
         content = event["data"] if event["type"] == "epoch" else {}
         told.append((event["type"], event["ctx"], {k: v for k, v in content.items() if k not in VARYING}))
-    return [row for row in told if row[0] not in ("log", "system", "anomaly", "incident")]
+    return [row for row in told if row[0] not in BY_THREADS]
 
 
+BY_THREADS = ("log", "system", "anomaly", "incident", "run.provenance")
+"""Events whose place among the others the clock decides."""
 VARYING = ("seconds", "phases", "cpu_phases", "gpu_phases", "gpu_round", "gpu_epoch")
 """Fields of an epoch that tell of time."""
 
