@@ -102,7 +102,7 @@ class _View(_Text):
 @click.option(
     "--view",
     type=_View(),
-    help="View that is shown first.  [default: envs]",
+    help="View, or panel of one, that is shown first.  [default: run]",
 )
 @click.option("--sort", type=click.Choice(SORTS), help="Order of the envs.  [default: attention]")
 @click.option("--replay", metavar="RUN|FILE", help="Play the journal of a run instead of following it.")
@@ -126,7 +126,7 @@ class _View(_Text):
 @click.option(
     "--theme",
     type=click.Choice(["auto", *PALETTES]),
-    help="Colours; auto = by what TERM can show. Inside: ^T.  [default: auto]",
+    help="Colours; auto = by what TERM can show. Inside: `:theme`.  [default: auto]",
 )
 @click.option(
     "--mouse/--no-mouse", default=None, help="Take clicks and the wheel; text is then marked with Shift."

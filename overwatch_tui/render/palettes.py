@@ -185,7 +185,7 @@ PALETTES: dict[str, Palette] = {
     "colour-blind": Palette(_BLACK, "color(252)", _COLOUR_BLIND),
     "16-colour": Palette(("#000000",), "color(7)", _SIXTEEN),
 }
-"""Themes by name, in the order of `^T`."""
+"""Themes by name."""
 
 
 def automatic_theme(environ: Mapping[str, str]) -> str:

@@ -257,13 +257,13 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
         "slow updates",
         "A step of the PPO update takes a multiple of its usual time.",
         ("another process uses the machine", "the processor or the GPU is throttled", "memory is swapped"),
-        ("look at the view System (8)", "record a profile (key P)"),
+        ("look at the view Machine (5)", "record a profile (key P)"),
     ),
     "slow_epochs": AnomalyGuide(
         "slow epochs",
         "Epochs take a multiple of their usual time.",
         ("another process uses the machine", "more seeds live than before", "memory is swapped"),
-        ("look at the view System (8)", "record a profile (key P)", "limit the seeds: `seeds.max_live`"),
+        ("look at the view Machine (5)", "record a profile (key P)", "limit the seeds: `seeds.max_live`"),
     ),
     "memory": AnomalyGuide(
         "memory nearly full",
@@ -333,7 +333,7 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
         ),
         (
             "see what it waits for: `esper-daemon doctor`, which names the process",
-            "look at the view System (8)",
+            "look at the view Machine (5)",
             "end it, and go on from its newest checkpoint",
         ),
     ),
@@ -341,7 +341,7 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
         "slow steps",
         "Three steps in a row of a loop that publishes took five times as long as is usual for it.",
         ("another process uses the machine", "the data comes slowly", "memory is swapped"),
-        ("look at the view System (8)", "see whether the loop does more than before at each step"),
+        ("look at the view Machine (5)", "see whether the loop does more than before at each step"),
     ),
 }
 """By kind, as in `anomaly` events."""

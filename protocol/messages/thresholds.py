@@ -194,7 +194,7 @@ THRESHOLDS: dict[str, Threshold] = {
             signal="update_pace",
             warning=4.0,
             raise_after=3,
-            hint="a step of the PPO update takes this many times its usual time: look at the machine (8)",
+            hint="a step of the PPO update takes this many times its usual time: look at view Machine (5)",
         ),
         Threshold(
             signal="skipped_steps",
@@ -237,7 +237,7 @@ THRESHOLDS: dict[str, Threshold] = {
             warning=4.0,
             raise_after=8,
             clear_after=3,
-            hint="epochs take this many times their usual time: look at the machine (8)",
+            hint="epochs take this many times their usual time: look at view Machine (5)",
         ),
         Threshold(signal="queue_drops", warning=1.0, critical=1000.0, hint="telemetry was refused"),
         Threshold(
