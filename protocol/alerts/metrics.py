@@ -40,7 +40,8 @@ class MetricPath:
         name = name if is_published else ALIASES.get(name, name)
         for event in (ev.SystemSample,) if is_published else EVENTS_WITH_METRICS:
             field, _, key = name.removeprefix(_TYPE_OF[event] + ".").partition(".")
-            if field in _fields(event):
+            type_ = _fields(event).get(field)
+            if type_ is not None and type_.startswith("dict[") == bool(key):
                 return cls(event, field, key)
         return None
 
@@ -48,7 +49,7 @@ class MetricPath:
         """What was measured, by source: `env03`, `env03.r0c1`, `policy`; "" where there is only one.
 
         Args:
-            slots: names of the columns of what there is per seed.
+            slots: names of the columns of what there is per seed; columns of anything else have numbers.
             env: which env the event is about, if any.
         """
         found = getattr(event, self._field, None)
@@ -59,16 +60,24 @@ class MetricPath:
             found, sources = [found], ["" if env is None else f"env{env:02d}"]
         for index, item in enumerate(found):
             source = sources[index] if sources else f"env{index:02d}"
-            for column, number in enumerate(item) if isinstance(item, list) else ((None, item),):
+            if not isinstance(item, list):
+                item, names = [item], [source]
+            elif len(item) == len(slots):
+                names = [f"{source}.{slot}" for slot in slots]
+            else:  # of operations, gates or pairs of slots
+                names = [f"{source}.{column}" for column in range(len(item))]
+            for name, number in zip(names, item, strict=True):
                 if isinstance(number, int | float):
-                    yield source if column is None else f"{source}.{slots[column]}", float(number)
+                    yield name, float(number)
 
 
-def _fields(event: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(event))
+def _fields(event: Any) -> dict[str, str]:
+    """Types of its fields by name; numbers of a dict are found by its key alone."""
+    return {field.name: str(field.type) for field in fields(event)}
 
 
 def near_metric(name: str) -> str:
     """The name of a training's metric that is most like this one; empty where none is."""
-    known = [*ALIASES, *(field for event in EVENTS_WITH_METRICS for field in _fields(event))]
+    typed = [item for event in EVENTS_WITH_METRICS for item in _fields(event).items()]
+    known = [*ALIASES, *(f"{name}.KEY" if type_.startswith("dict[") else name for name, type_ in typed)]
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.6)), "")

@@ -75,6 +75,14 @@ def test_steps_that_go_back_begin_to_hold_again() -> None:
     assert [run.log(step, x=3) for step in (10, 11, 2, 5, 6)] == [0, 0, 0, 0, 1]
 
 
+def test_columns_that_are_no_slots_have_numbers() -> None:
+    run = Run("op_probability > 0.9")
+    assert (
+        run.tell(made(ev.EpochFinished, op_probability=[[0.1] * 6, [0.0, 0.0, 0.0, 0.0, 0.95, 0.05]]), 1) == 1
+    )
+    assert run.raised[0].text == "op_probability = 0.95 in env01.4"
+
+
 def test_metric_of_a_training_holds_in_each_env_alone() -> None:
     run = Run("loss > 2 for 3 epochs")
     losses = [[3, 1, None], [3, 3, None], [1, 3, None], [1, 3, math.nan]]
@@ -109,6 +117,9 @@ def test_name_that_no_training_has_is_told_with_the_nearest() -> None:
         "alerts.mine: a training has no metric val_los; did you mean val_loss?"
     ]
     assert not Run("val_los > 2", kind="published").warnings
+    for name, hint in (("phases", "did you mean phases.KEY?"), ("loss.env03", "no metric loss.env03")):
+        assert hint in Run(f"{name} > 2").warnings[0], "it would never be raised"
+    assert not Run("phases.train > 2").warnings
 
 
 def test_incidents_raise_when_they_begin_and_grow_worse() -> None:
