@@ -27,8 +27,9 @@ def test_all_count_the_same_seeds_after_kills_and_rollbacks(house: House) -> Non
     sets = [word for item in SICK for word in ("--set", item)]
     process = house.spawn("r", "--rounds", "1000", *sets)
     for boot in range(1, 4):
-        begun = len(house.journal("r", "epoch"))
+        begun, saved = len(house.journal("r", "epoch")), len(house.journal("r", "checkpoint.saved"))
         eventually(lambda: len(house.journal("r", "epoch")) > begun + 60, every=0.02)  # noqa: B023
+        eventually(lambda: _was_saved_amid_an_episode(house, saved), every=0.02)  # noqa: B023
         process.kill()
         process.wait()
         newest = max(event["ctx"]["round"] for event in house.journal("r", "round.started"))
@@ -42,3 +43,9 @@ def test_all_count_the_same_seeds_after_kills_and_rollbacks(house: House) -> Non
     assert ends["DORMANT"] > 3
     assert ends["PRUNED"] > 30
     assert len(house.journal("r", "seed.ended")) >= ends.total()
+
+
+def _was_saved_amid_an_episode(house: House, saved: int) -> bool:
+    """Whether this boot has saved, and its newest checkpoint lies within an episode."""
+    saves = house.journal("r", "checkpoint.saved")
+    return len(saves) > saved and 0 < saves[-1]["ctx"]["epoch"] < 23
