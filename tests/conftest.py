@@ -31,6 +31,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Have the interpreter free them when it ends: a library in C++ calls what it does not free a leak."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def signal_handlers() -> Iterator[None]:
     """Give them back: a `start` in the tests' own process ends with all of them ignored."""
