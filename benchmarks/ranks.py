@@ -95,7 +95,7 @@ class RecordedGroup(ProcessGroup):
         super().__init__(0, size)
         self._messages = [b"", *[message] * (size - 1)]
 
-    def all_gather_bytes(self, message: bytes) -> list[bytes]:  # noqa: ARG002
+    def gather_bytes(self, message: bytes) -> list[bytes]:  # noqa: ARG002
         return self._messages
 
 
@@ -109,52 +109,58 @@ def make_report(*, with_layers: bool) -> RankReport:
     return hooks.report
 
 
-def cpu_seconds(work: Callable[[], object]) -> float:
-    """Median CPU time of this process, over `EPOCHS` calls after some to warm up."""
-    times = []
+def cpu_seconds(*works: Callable[[], object]) -> list[float]:
+    """Median CPU time of this process for each, over `EPOCHS` calls in turn after some to warm up."""
+    times: list[list[float]] = [[] for _ in works]
     for _ in range(WARM_UP + EPOCHS):
-        begin = time.process_time()
-        work()
-        times.append(time.process_time() - begin)
-    return statistics.median(times[WARM_UP:])
+        for taken, work in zip(times, works, strict=True):
+            begin = time.process_time()
+            work()
+            taken.append(time.process_time() - begin)
+    return [statistics.median(taken[WARM_UP:]) for taken in times]
 
 
 def merge_seconds(size: int, report: RankReport) -> float:
     """CPU of rank 0 for an epoch's reports of `size` ranks."""
     frame, layers = report.frame, report.layers
     rank_zero = RankZero(RecordedGroup(size, encode(report)), Emitter())
-    return cpu_seconds(lambda: rank_zero.merge_frames(frame, layers))
+    return cpu_seconds(lambda: rank_zero.merge_frames(frame, layers))[0]
 
 
 def exchange(rank: int, size: int, port: int, message: bytes, results: mp.SimpleQueue) -> None:  # type: ignore[type-arg]
-    """One of `size` processes: the two exchanges of an epoch's boundary, and nothing else."""
+    """One of `size` processes: the two exchanges of an epoch's boundary, and nothing else; CPU of all."""
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
     group = ProcessGroup.join()
     order = msgspec.json.encode(orders.StartEpoch([]))
 
-    def pass_boundary() -> None:
-        group.all_gather_bytes(b"" if rank == 0 else message)
+    def pass_boundary(collect: Callable[[bytes], object]) -> None:
+        collect(b"" if rank == 0 else message)
         if rank == 0:
             group.broadcast_order(order)
         else:
             group.receive_order()
 
-    seconds = cpu_seconds(pass_boundary)
+    seconds = cpu_seconds(
+        lambda: pass_boundary(group.gather_bytes), lambda: pass_boundary(group.all_gather_bytes)
+    )
+    sums = torch.tensor(seconds)
+    group.all_reduce_([sums])
     if rank == 0:
-        results.put(seconds)
+        results.put([*seconds, *sums.tolist()])
     group.leave()
 
 
-def exchange_seconds(size: int, message: bytes) -> float:
-    """CPU of rank 0 for an epoch's boundary over gloo among `size` processes."""
+def exchange_seconds(size: int, message: bytes) -> list[float]:
+    """CPU for an epoch's boundary over gloo among `size` processes, reports gathered and all-gathered: first
+    that of rank 0, then of all."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     results = mp.get_context("fork").SimpleQueue()  # what is imported is not imported again
     arguments = (size, port, message, results)
     start_processes(exchange, arguments, nprocs=size, start_method="fork")  # type: ignore[no-untyped-call]
-    return float(results.get())
+    return list(results.get())
 
 
 @click.command(help=__doc__)
@@ -174,8 +180,13 @@ def main() -> None:
             )
     message = encode(make_report(with_layers=False))
     for processes in PROCESSES:
-        cpu_ms = figures[f"gloo_cpu_ms_{processes}"] = 1e3 * exchange_seconds(processes, message)
-        print(f"{processes:4} processes over gloo: {cpu_ms:.2f} ms of CPU on rank 0")
+        ways = ("gather", "all_gather", "gather_all", "all_gather_all")
+        times = [1e3 * seconds for seconds in exchange_seconds(processes, message)]
+        figures |= {f"{way}_cpu_ms_{processes}": each for way, each in zip(ways, times, strict=True)}
+        print(
+            f"{processes:4} processes over gloo, ms of CPU: gather {times[0]:.2f} on rank 0, "
+            f"{times[2]:.2f} on all; all-gather {times[1]:.2f} and {times[3]:.2f}"
+        )
     finish("ranks", figures, TARGETS)
 
 

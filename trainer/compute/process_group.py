@@ -216,6 +216,29 @@ class ProcessGroup:
         rows = self.all_gather(padded.unsqueeze(0), 0)
         return [bytes(row[:size].numpy()) for row, size in zip(rows, sizes.tolist(), strict=True)]
 
+    def gather_bytes(self, message: bytes) -> list[bytes]:
+        """Every rank's message on rank 0, in the order of ranks; the others wait for no answer and get []."""
+        if self.size == 1:
+            return [message]
+        size = torch.tensor([len(message)])
+        if self.rank > 0:
+            with self._collective_guard():
+                dist.send(size, dst=0)
+                dist.send(_tensor(message), dst=0)
+            return []
+        sizes = [torch.empty_like(size) for _ in range(1, self.size)]
+        self._receive(sizes)
+        parts = [torch.empty(int(size), dtype=torch.uint8) for size in sizes]
+        self._receive(parts)
+        return [message, *(bytes(part.numpy()) for part in parts)]
+
+    def _receive(self, parts: Sequence[Tensor]) -> None:
+        """Fill a tensor from each other rank, in the order of ranks; they come in any."""
+        with self._collective_guard():
+            for work in [dist.irecv(part, src=rank) for rank, part in enumerate(parts, 1)]:
+                assert work is not None
+                work.wait()
+
     def broadcast_order(self, order: bytes) -> None:
         """Rank 0: send the same message to all other ranks."""
         if self.size > 1:

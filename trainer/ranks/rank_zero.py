@@ -44,7 +44,7 @@ class RankZero:
         if self.is_alone:
             return frame, layers
         own = RankReport.of(frame, layers)
-        others = [decode(message) for message in self._group.all_gather_bytes(b"")[1:]]
+        others = [decode(message) for message in self._group.gather_bytes(b"")[1:]]
         for rank, report in enumerate(others, 1):
             self._emit(rank, report)
         return merge_reports([own, *others])
@@ -54,7 +54,7 @@ class RankZero:
         if self.is_alone:
             return []
         orders.broadcast(self._group, orders.SendState())
-        return self._group.all_gather_bytes(b"")[1:]
+        return self._group.gather_bytes(b"")[1:]
 
     def build_trainers(self, config: Config, execution: Execution) -> None:
         """Have the ranks build their shares of the run."""

@@ -122,7 +122,7 @@ class Worker:
                 case orders.SendState():
                     buffer = io.BytesIO()
                     torch.save(self.state_dict(), buffer)
-                    self._group.all_gather_bytes(buffer.getvalue())
+                    self._group.gather_bytes(buffer.getvalue())
                 case orders.SetParameter(key, value):
                     self.parameters.set(key, value)
                 case orders.ExecuteAction(action):
@@ -184,7 +184,7 @@ class Worker:
         if "reward" in frame:
             times = self._timer.lap()
             report.seconds, report.phases = times.seconds, times.phases
-        self._group.all_gather_bytes(encode(report))
+        self._group.gather_bytes(encode(report))
 
     def passes_epoch_end(self, round: int, epoch: int) -> bool:  # noqa: ARG002
         return False  # rank 0 orders what comes next
@@ -196,7 +196,7 @@ class Worker:
             self.execute_orders()
 
     def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:  # noqa: ARG002
-        self._group.all_gather_bytes(encode(RankReport.of(frame)))
+        self._group.gather_bytes(encode(RankReport.of(frame)))
 
     def on_progress(self, done: int, total: int) -> None: ...
 

@@ -268,6 +268,21 @@ def test_reports_merge_columns_by_env_and_layers_by_name() -> None:
     np.testing.assert_array_equal(whole["layer.grad_norm"], np.array(expected, np.float32))
 
 
+def one_that_reports(rank: int, port: int, folder: Path) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "3"}
+    group = ProcessGroup.join()
+    for size in (5, 0, 3_000_000):
+        gathered = group.gather_bytes(bytes([rank]) * size * rank)
+        assert gathered == ([] if rank else [bytes([each]) * size * each for each in range(3)])
+    (folder / str(rank)).touch()
+
+
+@pytest.mark.slow
+def test_reports_go_to_rank_zero_alone(tmp_path: Path) -> None:
+    mp.spawn(one_that_reports, args=(free_ports(), tmp_path), nprocs=3)  # type: ignore[no-untyped-call]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 LAST_EXCHANGE = """
 from esper_overwatch.trainer.compute.process_group import ProcessGroup
 

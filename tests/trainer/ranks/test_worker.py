@@ -34,7 +34,7 @@ def test_pause_is_in_no_rank_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orders, "receive", receive)
     sent: list[bytes] = []
     group = ProcessGroup()
-    monkeypatch.setattr(group, "all_gather_bytes", sent.append)
+    monkeypatch.setattr(group, "gather_bytes", sent.append)
     handlers = list(logging.getLogger().handlers)
     worker = Worker(group, Trainer(CONFIG, load("digits"), CPU), CPU)
     try:
