@@ -27,6 +27,8 @@ class ErrorKind:
 # 10 the run folder or the sockets cannot be used, 11 training failed, 12 the disk refuses, 130 interrupted.
 INTERRUPTED_EXIT = 130
 DISK_EXIT = 12
+FINAL_EXITS = (2, 3, 8, 9, 10)
+"""Codes of a training that would end so again: usage, no such run, a taken name, configuration, a folder."""
 PASSING_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """What a disk says that is full, read-only or sick: the same may be possible later."""
 ERRORS: dict[str, ErrorKind] = {

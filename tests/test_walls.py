@@ -68,6 +68,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"loop"},
         {"control"},
         {"ranks"},
+        {"queue"},
         {"doctor", "metrics", "query", "sweep"},
         {"compare", "export", "mcp"},
         {"daemon"},

@@ -49,7 +49,7 @@ class Lock:
         self.path = _place(path)
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _request())
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, lock_request())
         except OSError as error:
             holder = _query_holder(self._fd)
             os.close(self._fd)
@@ -113,12 +113,13 @@ def _place(path: Path) -> Path:
     return path.parent.resolve() / path.name
 
 
-def _request() -> bytes:
+def lock_request() -> bytes:
+    """`struct flock` for an exclusive lock on a whole file."""
     return struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def _query_holder(fd: int) -> LockHolder | None:
-    kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _request()))
+    kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, lock_request()))
     if kind == fcntl.F_UNLCK:
         return None
     pid, since = max(pid, 0), 0  # -1: not a process holds it, but an open file

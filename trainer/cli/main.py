@@ -27,6 +27,7 @@ from .mcp import mcp
 from .output import PROGRAM, ErrorGroup
 from .policy import policy
 from .query import query
+from .queue import queue
 from .sweep import sweep
 from .tensorboard import tensorboard
 
@@ -53,6 +54,7 @@ _OTHERS = (
     mcp,
     policy,
     query,
+    queue,
     sweep,
     tensorboard,
     keys,

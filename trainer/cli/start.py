@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,7 @@ def start(
         check_name(name)  # before torch is loaded
     short = {"rounds": rounds, "seed": seed, "device": device, "profiler.rounds": profile}
     policy = _policy_of_new_run(policy, resume, or_resume=or_resume)
-    short |= _policy_options(policy, no_learn=no_learn, greedy=greedy)
-    sets += tuple(f"{key}={value}" for key, value in short.items() if value is not None)
+    sets += _as_sets(short | _policy_options(policy, no_learn=no_learn, greedy=greedy))
     _check_before_torch(resume or (fork and fork.partition("@")[0]), preset, file, sets)
     if detach:
         from esper_overwatch.trainer.daemon.background import start_detached
@@ -114,6 +113,31 @@ def start(
     finally:
         ignore_signals()
     sys.exit(exit_code)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Check what `start` was given, as it does when it begins.
+
+    Args:
+        options: parameters of the command, by name.
+
+    Raises:
+        EsperError: an option, a file or the run that is named is not right.
+        UsageError: options do not go together.
+    """
+    name, fork = options["name"], options["fork"]
+    short = {key: options[key] for key in ("rounds", "seed", "device")} | {
+        "profiler.rounds": options["profile"]
+    }
+    chosen = {key: options[key] for key in ("no_learn", "greedy")}
+    sets = options["sets"] + _as_sets(short | _policy_options(options["policy"], **chosen))
+    resume = name if options["or_resume"] and was_trained(name) else None
+    _check_before_torch(resume or (fork and fork.partition("@")[0]), options["preset"], options["file"], sets)
+
+
+def _as_sets(short: Mapping[str, str | None]) -> tuple[str, ...]:
+    """What `--set` would be given, for options of `start` that are short for it."""
+    return tuple(f"{key}={value}" for key, value in short.items() if value is not None)
 
 
 def _check_usage(name: str | None, resume: str | None, checkpoint: str | None, *, or_resume: bool) -> None:

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from esper_overwatch.protocol.errors import DISK_EXIT, FINAL_EXITS
 from esper_overwatch.protocol.messages.headers import TrainerBeat
 from esper_overwatch.protocol.storage.folders import esper_home
 
@@ -147,37 +148,56 @@ def _watchdog() -> float:
 
 def render_unit(name: str, arguments: Sequence[str]) -> str:
     """A user unit that keeps the run `name` alive over crashes and restarts of the machine."""
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "esper_overwatch.trainer",
-        "start",
-        name,
-        "--or-resume",
-        *arguments,
-    ]
+    finals = " ".join(map(str, FINAL_EXITS))
+    return _unit(
+        ("systemd", name),
+        f"esper-{name}",
+        f"run {name}",
+        ("start", name, "--or-resume", *arguments),
+        f"""\
+Type=notify
+ExecReload=/bin/kill -HUP $MAINPID
+# wrong usage, no such run, a taken name, a wrong configuration, a folder: again would be the same
+# (but {DISK_EXIT}, a disk that is full, may have room then)
+RestartPreventExitStatus={finals}
+WatchdogSec={WATCHDOG_SECONDS}
+TimeoutStartSec=600
+""",
+    )
+
+
+def render_queue_unit(arguments: Sequence[str]) -> str:
+    """A user unit that works the queue off, over crashes and restarts of the machine."""
+    command = ("queue", "run", "--stay", *arguments)
+    own = "Type=exec\nRestartPreventExitStatus=2 8 10\n"
+    return _unit(("queue", "systemd", *arguments), "esper-queue", "the queue of trainings", command, own)
+
+
+def _unit(made_by: Sequence[str], service: str, what: str, words: Sequence[str], own: str) -> str:
+    """A user unit.
+
+    Args:
+        made_by: command that prints it.
+        service: its name.
+        what: description.
+        words: command line after `esper-daemon`.
+        own: lines of its section Service beside those of all.
+    """
+    command = [sys.executable, "-P", "-m", "esper_overwatch.trainer", *words]
     home = f"ESPER_HOME={esper_home()}" if os.environ.get("ESPER_HOME") else ""
     environment = f"Environment={_quoted(home).replace('$$', '$')}\n" if home else ""  # where `$` is a `$`
     return f"""\
-# esper-daemon systemd {name} > ~/.config/systemd/user/esper-{name}.service
-# systemctl --user daemon-reload && systemctl --user enable --now esper-{name}
+# esper-daemon {" ".join(made_by)} > ~/.config/systemd/user/{service}.service
+# systemctl --user daemon-reload && systemctl --user enable --now {service}
 # loginctl enable-linger     (so that it starts with the machine)
 [Unit]
-Description=Esper Overwatch: run {name}
+Description=Esper Overwatch: {what}
 
 [Service]
-Type=notify
 ExecStart={" ".join(map(_quoted, command))}
-ExecReload=/bin/kill -HUP $MAINPID
-{environment}Restart=on-failure
+{own}{environment}Restart=on-failure
 RestartSec=5
-# wrong usage, no such run, a taken name, a wrong configuration, a folder: again would be the same
-# (but 12, a disk that is full, may have room then)
-RestartPreventExitStatus=2 3 8 9 10
 SuccessExitStatus=130
-WatchdogSec={WATCHDOG_SECONDS}
-TimeoutStartSec=600
 TimeoutStopSec=90
 KillMode=mixed
 UMask=0077

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,14 +12,14 @@ import msgspec
 from esper_overwatch.protocol.catalogue.about import edit_about
 from esper_overwatch.protocol.client.subscriber import Subscriber
 from esper_overwatch.protocol.codec.json_lines import Event
-from esper_overwatch.protocol.codec.text import clean_text
 from esper_overwatch.protocol.errors import EsperError, NameTaken
 from esper_overwatch.protocol.journal.reader import JournalRange, read
 from esper_overwatch.protocol.messages.events import RunStopped
 from esper_overwatch.protocol.messages.vocabulary import Stream
 from esper_overwatch.protocol.runs import was_trained
-from esper_overwatch.protocol.storage.folders import EVENTS_FILE, esper_home, open_private
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE, esper_home
 from esper_overwatch.protocol.storage.lock import holder_of
+from esper_overwatch.trainer.queue.child import last_line, start_child
 
 CLIENT_NAME = "esper-daemon"
 LOOK_SECONDS = 0.5
@@ -56,16 +55,7 @@ class TrialRun:
             raise NameTaken(
                 f"run {name} is trained by pid {holder.pid}; wait for its end, or: esper-daemon stop {name}"
             )
-        with open(log, "wb", opener=open_private) as file:
-            # A session of its own: Ctrl-C reaches the parent alone, which then ends it in order.
-            self._child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "esper_overwatch.trainer", "start", name, "--or-resume", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-                env=environ,
-            )
+        self._child = start_child(["start", name, "--or-resume", *words], log, environ)
 
     def events(self, is_over: Callable[[], bool] = lambda: False) -> Iterator[Event]:
         """Events of the stream `life` as they come, until the process has ended; then the whole journal, also
@@ -119,17 +109,11 @@ class TrialRun:
         """After its end: why it did not train all rounds; None if it did."""
         code = self._child.wait()
         if code != 0:
-            return f"exit code {code}: {self._last_words()}"
+            return f"exit code {code}: {last_line(self._log)}"
         stops = [event.data for event in read_stream(self.name) if isinstance(event.data, RunStopped)]
         if stops and stops[-1].rounds < rounds:
             return f"stopped after round {stops[-1].rounds} of {rounds}"
         return None
-
-    def _last_words(self) -> str:
-        """The last line that the child has printed."""
-        lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")
-        said = [line for line in lines if line.strip()]
-        return clean_text(said[-1].removeprefix("esper-daemon: ")) if said else f"see {self._log}"
 
 
 def read_stream(run: str, stream: Stream = _STREAM) -> Iterator[Event]:

@@ -195,6 +195,15 @@ def test_line_break_does_not_begin_a_unit_line() -> None:
     assert line.endswith('"a\\x0aExecStop=/bin/true\\xc2\\x85"')
 
 
+def test_queue_has_a_unit_of_its_own() -> None:
+    given = ["--jobs", "2", "--device", "cuda:1"]
+    service = parsed(CliRunner().invoke(main, ["queue", "systemd", *given]).output)["Service"]
+    assert words_of(service["ExecStart"])[4:] == ["queue", "run", "--stay", *given]
+    assert service["Type"] == "exec", "nothing tells systemd that it is ready"
+    assert service["KillMode"] == "mixed", "what runs is ended by the queue, in order"
+    assert CliRunner().invoke(main, ["queue", "systemd", "--device", "a\nb"]).exit_code == 9
+
+
 def test_the_unit_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPER_HOME", str(tmp_path / "a ho$me%"))
     file = tmp_path / "x.toml"
