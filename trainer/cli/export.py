@@ -27,7 +27,7 @@ FORMATS = ("parquet", "tensorboard", "wandb")
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="Into this folder.",
+    help="Into this folder, where the run gets one of its own.",
 )
 @click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
 @JSON
@@ -47,7 +47,7 @@ def export_run(run: str | None, folder: Path, format_: str, damage: DamageReport
 
     Args:
         run: name or id, or the beginning of one; live or ended.
-        folder: made where it is missing.
+        folder: made where it is missing; the run's own in it has its name.
         format_: one of `FORMATS`.
         damage: learns what could not be read.
 
@@ -69,7 +69,8 @@ def export_run(run: str | None, folder: Path, format_: str, damage: DamageReport
     else:
         from esper_overwatch.trainer.export.tensorboard import write
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return write(valid_events(info.path / EVENTS_FILE, damage), folder, run=info)
+        own = folder / info.name
+        own.mkdir(parents=True, exist_ok=True)
+        return write(valid_events(info.path / EVENTS_FILE, damage), own, run=info)
     except OSError as error:
         raise FolderError(f"cannot export to {folder}: {error.strerror or error}") from None

@@ -27,6 +27,7 @@ from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
 from esper_overwatch.trainer.query.timeline import REPEATED_TYPES, Timeline
 
 from .scalars import scalars
+from .tensorboard import write_other
 
 QUIET_SECONDS = 1.0
 """After so long without an event the run is looked after, and a run that has said its end has ended."""
@@ -229,6 +230,7 @@ class LiveExport:
             self._writer.add_scalar(tag, value, step, walltime=event.ts / 1e6)
             self._newest_step[tag] = step
             self.count += 1
+        write_other(self._writer, event)
 
 
 def follow(

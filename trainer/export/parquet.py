@@ -1,4 +1,7 @@
-"""One Parquet file per event type: `seq`, `ts`, `boot`, `tv`, the clock as `ctx_*`, a column for each field.
+"""Parquet: `scalars.parquet`, a row for each number, and a file for each event type.
+
+`scalars.parquet` has `tag`, `step`, `value`, `ts`, `round` and `epoch`; see `scalars` for tags and steps. The
+others have `seq`, `ts`, `boot`, `tv`, the clock as `ctx_*`, a column for each field.
 
 `boot` is that of the newest `run.started` before the event, null before the first.
 
@@ -12,6 +15,7 @@ import re
 import tempfile
 import typing
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -26,8 +30,21 @@ from esper_overwatch.protocol.messages.events import EVENTS, RunStarted
 from esper_overwatch.protocol.runs import RunInfo
 from esper_overwatch.trainer.query.arrow_types import column
 
+from .scalars import read_episode_epochs, scalars
+
 MAX_GROUP_ROWS = 2000
 """Rows in one row group; as many are held in memory per type."""
+SCALARS = "scalars"
+_SCALARS_SCHEMA = pa.schema(
+    [
+        pa.field("tag", pa.string(), nullable=False),
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+        pa.field("ts", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("round", pa.int64(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+    ]
+)
 _ENVELOPE = [
     pa.field("seq", pa.int64(), nullable=False),
     pa.field("ts", pa.timestamp("us", tz="UTC"), nullable=False),
@@ -58,19 +75,21 @@ def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, A
     _find_old(folder, run)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as part:
         rows = _write_tables(events, Path(part), run)
+        left_out = {} if SCALARS in rows else {"left_out": f"{SCALARS}: the run has no readable config.json"}
         made = sorted(Path(part).iterdir())
         old = _find_old(folder, run)  # once more: another export may have ended meanwhile
         for path in made:
             path.replace(folder / path.name)
         for path in old - {folder / path.name for path in made}:
             path.unlink(missing_ok=True)
-    return {"format": "parquet", "to": str(folder), "rows": rows}
+    return {"format": "parquet", "to": str(folder), "rows": rows, **left_out}
 
 
 def _write_tables(events: Iterator[Event], folder: Path, run: RunInfo) -> dict[str, int]:
     """Write the files into an empty folder; gives the number of rows of each type."""
     tables: dict[str, _Table] = {}
     boot: str | None = None
+    numbers = _open_scalars(folder, run)
     try:
         for event in events:
             if isinstance(event.data, RunStarted):
@@ -79,10 +98,20 @@ def _write_tables(events: Iterator[Event], folder: Path, run: RunInfo) -> dict[s
             if table is None:
                 table = tables[event.type] = _Table(event.type, folder, run.id)
             table.add(event, boot)
-        return {type_: table.finish() for type_, table in tables.items()}
+            if numbers is not None:
+                numbers.add(event)
+        everything = tables if numbers is None else {**tables, SCALARS: numbers}
+        return {type_: table.finish() for type_, table in everything.items()}
     finally:
-        for table in tables.values():
-            table.close()
+        for file in (*tables.values(), *([numbers] if numbers is not None else [])):
+            file.close()
+
+
+def _open_scalars(folder: Path, run: RunInfo) -> _Scalars | None:
+    """None where the length of an episode, which steps are counted by, is not known."""
+    with suppress(FolderError):
+        return _Scalars(folder, run.id, read_episode_epochs(run))
+    return None
 
 
 def _find_old(folder: Path, run: RunInfo) -> set[Path]:
@@ -105,41 +134,23 @@ def _find_old(folder: Path, run: RunInfo) -> set[Path]:
     return found
 
 
-class _Table:
-    """The file of one event type, while it is written."""
+class _File:
+    """A Parquet file while it is written.
 
-    def __init__(self, type_: str, folder: Path, run: str) -> None:
-        spec = EVENTS.get(type_)
-        hints = {} if spec is None else typing.get_type_hints(spec.cls)
-        self._fields = [] if spec is None else [field.name for field in fields(spec.cls)]
-        columns = [column(name, hints[name]) for name in self._fields]
-        self._json = {c.name for c in columns if c.metadata} or ({"data"} if spec is None else set())
-        unknown = [pa.field("data", pa.string(), metadata={"content": "json"})] if spec is None else []
-        envelope = [one for one in _ENVELOPE if one.name not in self._fields]  # `run.started` has a boot
-        self._schema = pa.schema([*envelope, *columns, *unknown], metadata={"run": run, "type": type_})
+    Args:
+        type_: its name, but for the suffix.
+        schema: of its rows.
+    """
+
+    def __init__(self, type_: str, folder: Path, run: str, schema: pa.Schema) -> None:
+        self._schema = schema.with_metadata({"run": run, "type": type_})
         path = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', type_)}.parquet"
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
         self._rows: list[dict[str, Any]] = []
         self._count = 0
 
-    def add(self, event: Event, boot: str | None) -> None:
-        ctx, data = event.ctx, event.data
-        row: dict[str, Any] = {
-            "seq": event.seq,
-            "ts": event.ts,
-            "boot": boot,
-            "tv": event.tv,
-            "ctx_round": ctx.round,
-            "ctx_epoch": ctx.epoch,
-            "ctx_level": ctx.level,
-            "ctx_env": ctx.env,
-            "ctx_rank": ctx.rank,
-        }
-        if isinstance(data, Unknown):
-            row["data"] = data.raw.decode()
-        for name in self._fields:
-            value = getattr(data, name)
-            row[name] = msgspec.json.encode(value).decode() if name in self._json else value
+    def take(self, row: dict[str, Any]) -> None:
+        """Add a row."""
         self._rows.append(row)
         if len(self._rows) >= MAX_GROUP_ROWS:
             self._flush()
@@ -159,3 +170,52 @@ class _Table:
     def close(self) -> None:
         """Close the file, complete or not."""
         self._writer.close()
+
+
+class _Scalars(_File):
+    """The numbers of all events, a row for each."""
+
+    def __init__(self, folder: Path, run: str, episode_epochs: int) -> None:
+        super().__init__(SCALARS, folder, run, _SCALARS_SCHEMA)
+        self._episode_epochs = episode_epochs
+
+    def add(self, event: Event) -> None:
+        """Add the numbers of an event, if it has any."""
+        ctx = event.ctx
+        for tag, value, step in scalars(event, self._episode_epochs):
+            clock = {"ts": event.ts, "round": ctx.round, "epoch": ctx.epoch}
+            self.take({"tag": tag, "step": step, "value": value, **clock})
+
+
+class _Table(_File):
+    """The file of one event type."""
+
+    def __init__(self, type_: str, folder: Path, run: str) -> None:
+        spec = EVENTS.get(type_)
+        hints = {} if spec is None else typing.get_type_hints(spec.cls)
+        self._fields = [] if spec is None else [field.name for field in fields(spec.cls)]
+        columns = [column(name, hints[name]) for name in self._fields]
+        self._json = {c.name for c in columns if c.metadata} or ({"data"} if spec is None else set())
+        unknown = [pa.field("data", pa.string(), metadata={"content": "json"})] if spec is None else []
+        envelope = [one for one in _ENVELOPE if one.name not in self._fields]  # `run.started` has a boot
+        super().__init__(type_, folder, run, pa.schema([*envelope, *columns, *unknown]))
+
+    def add(self, event: Event, boot: str | None) -> None:
+        ctx, data = event.ctx, event.data
+        row: dict[str, Any] = {
+            "seq": event.seq,
+            "ts": event.ts,
+            "boot": boot,
+            "tv": event.tv,
+            "ctx_round": ctx.round,
+            "ctx_epoch": ctx.epoch,
+            "ctx_level": ctx.level,
+            "ctx_env": ctx.env,
+            "ctx_rank": ctx.rank,
+        }
+        if isinstance(data, Unknown):
+            row["data"] = data.raw.decode()
+        for name in self._fields:
+            value = getattr(data, name)
+            row[name] = msgspec.json.encode(value).decode() if name in self._json else value
+        self.take(row)

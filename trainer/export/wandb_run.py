@@ -4,6 +4,7 @@ History has one row per epoch, counted over all rounds: the tags of `scalars`, `
 of the newest sample before the epoch's end. What a round's end measured is part of its last epoch's row, and
 drawn over `round`. Wall times are the run's; the relative time that wandb adds to each row is the export's.
 
+Histograms, texts and images of a published run are in its history, too; an image that is gone is named there.
 Of a published run, history has its numbers in the order in which they were logged, their step in the column
 `step`, over which all are drawn: its steps may repeat and go back, and wandb's own only rise.
 """
@@ -14,17 +15,27 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import wandb
 from wandb.errors import Error as WandbError
 
 from esper_overwatch.protocol.codec.json_lines import Event
-from esper_overwatch.protocol.messages.events import RunStarted, RunStopped, Scalars, SystemSample
+from esper_overwatch.protocol.messages.events import (
+    Artifact,
+    Histogram,
+    LoggedText,
+    RunStarted,
+    RunStopped,
+    Scalars,
+    Summary,
+    SystemSample,
+)
 from esper_overwatch.protocol.runs import RunInfo
 
 from .scalars import epoch_of, read_episode_epochs, scalars
@@ -93,7 +104,11 @@ def _record(events: Iterator[Event], folder: Path, run: RunInfo) -> tuple[Path, 
         elif isinstance(data, SystemSample):
             history.add_system(data)
         elif isinstance(data, Scalars):
-            history.add_logged(data, event.ts)
+            history.add_logged(data.step, data.values, event.ts)
+        elif isinstance(data, Histogram | LoggedText | Artifact):
+            history.add_logged(data.step, {data.name: _value_of(data)}, event.ts)
+        elif isinstance(data, Summary):
+            recorded.summary.update({**data.numbers, **data.texts})
         else:
             history.add(event, episode)
     history.flush()
@@ -111,7 +126,7 @@ class _History:
         self.count = 0
         self._recorded = recorded
         self._step: int | None = None
-        self._row: dict[str, float] = {}
+        self._row: dict[str, Any] = {}
         self._system: dict[str, float] = {}
 
     def add_system(self, sample: SystemSample) -> None:
@@ -131,16 +146,18 @@ class _History:
         self._row |= values | clock | self._system
         self._system = {}
 
-    def add_logged(self, data: Scalars, ts: int) -> None:
+    def add_logged(self, step: int, logged: Mapping[str, Any], ts: int) -> None:
         """Take what a loop has logged.
 
         Args:
+            step: at which.
+            logged: values by name.
             ts: when, microseconds.
         """
-        values = {LOGGED_STEP if name == STEP else name: value for name, value in data.values.items()}
-        if data.step != self._row.get(STEP) or values.keys() & self._row.keys():
+        values = {LOGGED_STEP if name == STEP else name: value for name, value in logged.items()}
+        if step != self._row.get(STEP) or values.keys() & self._row.keys():
             self.flush()
-        self._row |= self._system | values | {STEP: data.step, "_timestamp": ts / 1e6}
+        self._row |= self._system | values | {STEP: step, "_timestamp": ts / 1e6}
         self._system = {}
 
     def flush(self) -> None:
@@ -151,11 +168,31 @@ class _History:
         self._row = {}
 
 
+def _value_of(data: Histogram | LoggedText | Artifact) -> Any:
+    """What wandb's history has of it."""
+    if isinstance(data, LoggedText):
+        return data.text
+    if isinstance(data, Artifact):
+        if data.kind != "image":
+            return data.path
+        try:
+            return wandb.Image(data.path)
+        except (OSError, ValueError):  # it is gone, or is no image
+            return data.path
+    if not data.counts or data.min is None or data.max is None:
+        return None
+    low, high = data.min, data.max if data.max > data.min else data.min + 1.0
+    edges = np.linspace(low, high, len(data.counts) + 1)
+    return wandb.Histogram(np_histogram=(np.array(data.counts), edges))
+
+
 def _describe(recorded: wandb.Run, started: RunStarted) -> None:
     """Configuration and tags as of the newest boot."""
     facts = {name: getattr(started, name) for name in _FACTS}
     values = {**started.config, "started": facts}
     recorded.config.update(values, allow_val_change=True)  # type: ignore[no-untyped-call]
+    if started.notes:
+        recorded.notes = started.notes
     tags = (started.task, started.policy, started.device, *started.tags)
     recorded.tags = tuple(dict.fromkeys(tag[:MAX_TAG_CHARACTERS] for tag in tags if tag))
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -96,7 +99,7 @@ def test_parquet_holds_the_values(run: PublishedRun, tmp_path: Path) -> None:
     log_some(run)
     result = esper("export", "loop", "--format", "parquet", "--to", str(tmp_path))
     assert result.exit_code == 0, result.output
-    table = parquet.read_table(tmp_path / "scalar.parquet").to_pylist()
+    table = parquet.read_table(tmp_path / "loop" / "scalar.parquet").to_pylist()
     assert [row["step"] for row in table] == [0, 1, 2, 3]
     assert dict(table[1]["values"]) == {"loss": 0.5, "env/3/reward": 1.0}
     assert math.isnan(dict(table[3]["values"])["loss"])
@@ -108,10 +111,52 @@ def test_tensorboard_has_the_loops_own_tags(run: PublishedRun, tmp_path: Path) -
     log_some(run)
     result = esper("export", "loop", "--format", "tensorboard", "--to", str(tmp_path))
     assert result.exit_code == 0, result.output
-    read = event_accumulator.EventAccumulator(str(tmp_path))
+    read = event_accumulator.EventAccumulator(str(tmp_path / "loop"))
     read.Reload()
     assert set(read.Tags()["scalars"]) == {"loss", "env/3/reward"}
     assert [(e.step, e.value) for e in read.Scalars("env/3/reward")] == [(0, 0.0), (1, 1.0), (2, 2.0)]
+
+
+@pytest.mark.slow  # loads torch and wandb
+def test_no_export_loses_what_is_no_number(run: PublishedRun, tmp_path: Path) -> None:
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    pytest.importorskip("wandb")
+    image = pytest.importorskip("PIL.Image")
+    picture, gone = tmp_path / "seen.png", tmp_path / "gone.png"
+    for path in (picture, gone):
+        image.new("RGB", (7, 5), "red").save(path)
+    run.log({"weights": [0.0, 1.0, 1.0, 4.0], "flat": [3.0] * 9, "said": "a *word*"}, step=2)
+    run.log({"seen": picture, "gone": gone}, step=3)
+    run.summary["best"] = 0.5
+    run.finish()
+    gone.unlink()
+    result = esper("export", "loop", "--format", "tensorboard", "--to", str(tmp_path / "tb"), "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.output)
+    assert [told[kind] for kind in ("histograms", "texts", "images")] == [2, 2, 1]
+    read = event_accumulator.EventAccumulator(str(tmp_path / "tb" / "loop"))
+    read.Reload()
+    (weights,), (flat,) = read.Histograms("weights"), read.Histograms("flat")
+    assert (weights.step, weights.histogram_value.num, weights.histogram_value.sum) == (2, 4.0, 6.0)
+    assert weights.histogram_value.sum_squares == pytest.approx(18.0)
+    assert (flat.histogram_value.bucket, flat.histogram_value.bucket_limit) == ([9.0], [3.0])
+    (seen,) = read.Images("seen")
+    assert (seen.step, seen.width, seen.height) == (3, 7, 5)
+    assert seen.encoded_image_string == picture.read_bytes()
+    texts = {tag: read.Tensors(tag)[-1].tensor_proto.string_val[0].decode() for tag in read.Tags()["tensors"]}
+    assert texts["said/text_summary"] == "a *word*"
+    assert texts["gone/text_summary"] == str(gone), "what is no image any more is named"
+    assert '"best": 0.5' in texts["run/summary/text_summary"]
+
+    made = json.loads(esper("export", "loop", "--format", "wandb", "--to", str(tmp_path), "--json").output)
+    assert Path(made["to"]).parent == tmp_path / "loop" / "wandb"
+    words = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", made["to"]]
+    environ = {**os.environ, "WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"}
+    lines = subprocess.run(words, env=environ, check=True, capture_output=True, text=True).stdout.splitlines()
+    rows = [one["history"]["item"] for one in map(json.loads, lines) if one["type"] == "history"]
+    values = {name: value for row in rows for name, value in row.items()}
+    assert values["weights._type"] == "histogram"
+    assert (values["seen._type"], values["gone"], values["said"]) == ("image-file", str(gone), "a *word*")
 
 
 def test_call_sends_registered_commands(run: PublishedRun) -> None:

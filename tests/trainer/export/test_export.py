@@ -156,9 +156,13 @@ def test_parquet_holds_every_event_with_typed_columns(tmp_path: Path) -> None:
     result = call("export", "alpha", "--to", str(tmp_path / "out"), "--format", "parquet", "--json")
     assert result.exit_code == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
-    assert rows == {"round.started": 2, "epoch": 14, "log": 12, "command.done": 1}
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(f"{t}.parquet" for t in rows)
-    table = pq.read_table(tmp_path / "out" / "epoch.parquet")
+    numbers = pq.read_table(tmp_path / "out" / "alpha" / "scalars.parquet").to_pylist()
+    assert rows == {"round.started": 2, "epoch": 14, "log": 12, "command.done": 1, "scalars": len(numbers)}
+    folder = tmp_path / "out" / "alpha"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(f"{t}.parquet" for t in rows)
+    accuracy = [(row["step"], row["value"]) for row in numbers if row["tag"] == "epoch/val_accuracy"]
+    assert accuracy[7] == (8, pytest.approx((2.2 + 0.5) / 2)), "as TensorBoard has it"
+    table = pq.read_table(folder / "epoch.parquet")
     schema = table.schema
     assert schema.field("val_accuracy").type == pa.list_(pa.float64())
     assert schema.field("stage").type == pa.list_(pa.list_(pa.int64()))
@@ -172,7 +176,7 @@ def test_parquet_holds_every_event_with_typed_columns(tmp_path: Path) -> None:
     assert columns["val_accuracy"][13] == [None, 0.5]
     assert columns["contribution"][13] == [[None, None], [None, None]]
     assert columns["reward_components"][0] == [("rent", [0.0, -1.0])]
-    done = pq.read_table(tmp_path / "out" / "command.done.parquet").to_pylist()
+    done = pq.read_table(folder / "command.done.parquet").to_pylist()
     assert json.loads(done[0]["result"]) == {"x": [1]}
     assert (done[0]["ctx_env"], done[0]["seconds"]) == (1, 0.5)
     written.add(epoch(1.0), round=3, epoch=3)
@@ -187,15 +191,15 @@ def test_parquet_folder_holds_one_run_and_nothing_old(tmp_path: Path) -> None:
     started, ended = journals.round_started(1), journals.round_finished(1)
     for name, told in {"alpha": [started, ended], "beta": [started]}.items():
         journals.write_run(tmp_path / "home", name, told).release()
-    folder = tmp_path / "out"
-    words = ("--to", str(folder), "--format", "parquet")
+    folder = tmp_path / "out" / "alpha"
+    words = ("--to", str(tmp_path / "out"), "--format", "parquet")
+    assert call("export", "beta", *words).exit_code == 0
     assert call("export", "alpha", *words).exit_code == 0
     (folder / "mine.parquet").write_text("of somebody else")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    refused = call("export", "beta", *words)
-    assert refused.exit_code == 10
-    alpha = find_run("alpha")
-    assert f"{folder} holds the export of the run {alpha.id}" in refused.stderr
+    alpha, beta = find_run("alpha"), find_run("beta")
+    with pytest.raises(FolderError, match=f"{folder} holds the export of the run {alpha.id}"):
+        parquet.write(read(beta.path / EVENTS_FILE), folder, run=beta)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     parquet.write(iter(list(read(alpha.path / EVENTS_FILE))[:1]), folder, run=alpha)
     assert {path.name for path in folder.iterdir()} == {"round.started.parquet", "mine.parquet"}
@@ -299,8 +303,8 @@ def test_tensorboard_holds_rounds_updates_and_epoch_means(tmp_path: Path) -> Non
     written.add(ROUND, round=2)
     written.add(UPDATE, round=2)
     written.add(EVALUATION, round=2)
-    folder = tmp_path / "tb"
-    assert call("export", "alpha", "--to", str(folder), "--format", "tensorboard").exit_code == 0
+    folder = tmp_path / "tb" / "alpha"
+    assert call("export", "alpha", "--to", str(tmp_path / "tb"), "--format", "tensorboard").exit_code == 0
     found = scalars_in(folder)
     assert found["round/accuracy_mean"] == [(2, 0.75)]
     assert found["evaluation/ppo/return_mean"] == [(2, 0.5)]
@@ -316,7 +320,7 @@ def test_tensorboard_holds_rounds_updates_and_epoch_means(tmp_path: Path) -> Non
     assert found["epoch/parameters"][0] == (1, 200.0)
     assert found["epoch/reward_components/rent"][0] == (1, -0.5)
     written.add(epoch(math.inf), round=3, epoch=1)
-    assert call("export", "alpha", "--to", str(folder), "--format", "tensorboard").exit_code == 0
+    assert call("export", "alpha", "--to", str(tmp_path / "tb"), "--format", "tensorboard").exit_code == 0
     assert len(list(folder.iterdir())) == 1, "the earlier file of this run went"
     assert scalars_in(folder)["epoch/val_accuracy"][12] == (13, 0.5), "the mean of what is finite"
     written.close()
@@ -378,13 +382,13 @@ def test_export_has_no_epoch_twice_and_names_the_boot(tmp_path: Path) -> None:
     (run.path / "config.json").write_bytes(msgspec.json.encode(Config(episode_epochs=3)))
     run.release()
     assert call("export", "alpha", "--to", str(tmp_path), "--format", "parquet").exit_code == 0
-    epochs = pq.read_table(tmp_path / "epoch.parquet").to_pylist()
+    epochs = pq.read_table(tmp_path / "alpha" / "epoch.parquet").to_pylist()
     played = [(row["boot"], row["ctx_round"], row["ctx_epoch"]) for row in epochs]
     assert played == [("b1", 1, n) for n in (1, 2, 3)] + [("b2", 2, n) for n in (1, 2, 3)]
-    boots = pq.read_table(tmp_path / "run.started.parquet").to_pylist()
+    boots = pq.read_table(tmp_path / "alpha" / "run.started.parquet").to_pylist()
     assert [row["boot"] for row in boots] == ["b1", "b2"]
     assert call("export", "alpha", "--to", str(tmp_path), "--format", "tensorboard").exit_code == 0
-    steps = [step for step, _ in scalars_in(tmp_path)["epoch/seconds"]]
+    steps = [step for step, _ in scalars_in(tmp_path / "alpha")["epoch/seconds"]]
     assert steps == [1, 2, 3, 4, 5, 6]
 
 

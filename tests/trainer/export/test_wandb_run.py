@@ -142,9 +142,9 @@ def test_wandb_sync_finds_newest_export_and_no_network_is_used(
     with proxy:
         assert select.select([proxy], [], [], 0)[0] == [], "nothing was looked for"
     assert os.environ["WANDB_RUN_ID"] == "other"
-    assert [path.name for path in tmp_path.iterdir() if path.name != "home"] == ["wandb"]
-    (made,) = (tmp_path / "wandb").iterdir()
-    words = [sys.executable, "-m", "wandb", "sync", "--dry-run", str(tmp_path / "wandb")]
+    assert [path.name for path in (tmp_path / "alpha").iterdir()] == ["wandb"]
+    (made,) = (tmp_path / "alpha" / "wandb").iterdir()
+    words = [sys.executable, "-m", "wandb", "sync", "--dry-run", str(tmp_path / "alpha" / "wandb")]
     told = subprocess.run(words, env=os.environ, check=True, capture_output=True, text=True)
     assert f"{made.name}/run-{run.id}.wandb" in (told.stdout + told.stderr)
     assert "Would sync 1 run" in told.stdout + told.stderr
@@ -172,4 +172,4 @@ def test_full_disk_during_export_is_one_line(run: RunFolder, tmp_path: Path) -> 
     done = subprocess.run(words, env=environment, preexec_fn=limit, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (10, 1), done.stderr
     assert "file too large" in done.stderr
-    assert not (tmp_path / "wandb").exists()
+    assert not (tmp_path / "alpha" / "wandb").exists()
