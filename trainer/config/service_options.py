@@ -98,6 +98,15 @@ class JournalConfig(Section, frozen=True):
             le=2**60,
         ),
     ] = 0
+    keep_share: Annotated[
+        float,
+        Meta(
+            description="Share of the disk that compressed segments of ended runs may take, but for pinned "
+            "ones; beyond it the oldest are deleted when a run starts; 0 = keep all",
+            ge=0.0,
+            le=1.0,
+        ),
+    ] = 0.1
 
 
 class AlertsConfig(Section, frozen=True):

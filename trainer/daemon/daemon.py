@@ -78,7 +78,7 @@ from .resume import (
     rewind_of,
     run_progress,
 )
-from .run_server import open_server
+from .run_server import free_disk_aside, open_server
 from .signals import END_SIGNALS, EndSignals, Interrupted, SignalListener
 from .start_progress import StartProgress
 from .systemd import Notifier
@@ -268,6 +268,7 @@ class Daemon:
     def live(self) -> int:
         """Train, close in order; returns the exit code."""
         log = set_up(self.run.log, self.server.emitter, terminal=not is_detached())
+        free_disk_aside(self.config)
         end_signals = EndSignals(self.commands.request_stop)
         if self.metrics is not None:
             self._serve_metrics(self.metrics)

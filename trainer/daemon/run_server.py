@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from dataclasses import asdict
 
 import msgspec
 
 from esper_overwatch.protocol.alerts.alerts import Alerts
 from esper_overwatch.protocol.alerts.rules import read_rules
+from esper_overwatch.protocol.catalogue.disk_budget import keep_within
+from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.journal.writer import JournalLimits
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server.emitter import Emitter
@@ -16,6 +20,23 @@ from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.config.anomaly_options import configured_thresholds
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.control.run_control import RunControl
+
+logger = logging.getLogger(__name__)
+
+
+def free_disk_aside(config: Config) -> None:
+    """Keep journals of ended runs within `journal.keep_share`, in a thread; a failure is logged."""
+    share = config.journal.keep_share
+    if not share:
+        return
+
+    def free() -> None:
+        try:
+            keep_within(share)
+        except (OSError, EsperError) as error:
+            logger.warning("journals of ended runs are not kept within their share: %s", error)
+
+    threading.Thread(target=free, name="esper-disk-budget", daemon=True).start()
 
 
 def open_server(

@@ -336,6 +336,10 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "journal.segment_bytes": Flip("65536", grows(closed_segments), with_=SMALL_SEGMENTS[1:]),
     "journal.segment_seconds": Flip("1", grows(closed_segments), with_=LOADED),
     "journal.keep_bytes": Flip("1", shrinks(closed_segments), with_=SMALL_SEGMENTS),
+    "journal.keep_share": Elsewhere(
+        "it is about other runs",
+        "tests/e2e/test_full_disk.py::test_share_of_ended_runs_is_an_option",
+    ),
     # Who is told.
     "alerts.file": Flip("nowhere.toml", refused("nowhere.toml", "is not there")),
     # Who may listen.
