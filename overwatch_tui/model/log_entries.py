@@ -41,6 +41,7 @@ ORIGINS: dict[type, tuple[str, str]] = {
     ev.GovernorVeto: ("env", "GOV"),
     ev.LogLine: ("", "LOG"),
     ev.RunStarted: ("run", "RUN"),
+    ev.RunConfigured: ("run", "RUN"),
     ev.RunStateChanged: ("run", "RUN"),
     ev.RunStopped: ("run", "RUN"),
     ev.PostmortemWritten: ("run", "RUN"),

@@ -285,6 +285,12 @@ def _on(event: type) -> Callable[[_Handler], _Handler]:
     return enter
 
 
+@_on(ev.RunConfigured)
+def _run_config(state: State, event: Event) -> None:
+    if state.run is not None:
+        state.run = replace(state.run, config=event.data.config)
+
+
 @_on(ev.RunStarted)
 def _run_started(state: State, event: Event) -> None:
     if state.run is not None and state.run.boot != event.data.boot:

@@ -97,6 +97,8 @@ def _run_text(data: Any) -> str | None:
             return data.message
         case ev.RunStarted(kind="published"):
             return f"{data.name}: published, pid {data.pid} {' '.join(data.tags)}".rstrip()
+        case ev.RunConfigured():
+            return f"configuration changed: {', '.join(data.config)}"
         case ev.LoggedText():
             return f"{data.name}: {data.text} (step {data.step})"
         case ev.Artifact():

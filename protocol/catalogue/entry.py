@@ -105,7 +105,8 @@ def read_entry(run: RunInfo, kept: RunEntry | None) -> RunEntry:
         config, own = _config(facts), _own_words(facts)
         summary, commit, dirty = _summary(facts, {}), "", None
     else:
-        config, summary = kept.config, _summary(facts, kept.summary)
+        config = kept.config if facts.config is None else plain(flatten(facts.config))
+        summary = _summary(facts, kept.summary)
         own = OwnWords(newest=facts.newest, tags=kept.own.tags, notes=kept.own.notes)
         commit, dirty = kept.commit, kept.dirty
     if facts.provenance is not None:

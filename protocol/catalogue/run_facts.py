@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from esper_overwatch.protocol.errors import FolderError, WireError
 from esper_overwatch.protocol.journal.reader import lines_newest_first, removed_boots
 from esper_overwatch.protocol.messages.events import (
     RoundFinished,
+    RunConfigured,
     RunProvenance,
     RunRewound,
     RunStarted,
@@ -27,7 +28,7 @@ from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 HEAD_BYTES = 160
 """The type of an event stands within the first bytes of its line."""
 _WANTED = re.compile(
-    rb'"type":"(?:run\.started|run\.provenance|run\.rewound|round\.finished|scalar|summary)"'
+    rb'"type":"(?:run\.started|run\.config|run\.provenance|run\.rewound|round\.finished|scalar|summary)"'
 )
 
 
@@ -108,6 +109,8 @@ class JournalFacts:
         self.goes_on = False
         """True if the walk ended at the line that was known."""
         self.started: RunStarted | None = None
+        self.config: dict[str, Any] | None = None
+        """Of the newest boot, where it has changed it after its start."""
         self.provenance: RunProvenance | None = None
         self.round: int | None = None
         self.finished: RoundFinished | None = None
@@ -126,8 +129,11 @@ class JournalFacts:
     def take(self, event: Event) -> None:
         """Look at the next older event."""
         match event.data:
+            case RunConfigured() if self.started is None and self.config is None:
+                self.config = event.data.config
             case RunStarted() if self.started is None:
-                self.started = event.data
+                config = event.data.config if self.config is None else self.config
+                self.started = replace(event.data, config=config)
             case RunProvenance() if self.started is None and self.provenance is None:
                 self.provenance = event.data
             case RunRewound():

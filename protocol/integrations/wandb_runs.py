@@ -12,10 +12,8 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
-import msgspec
-
 from esper_overwatch.protocol.messages.vocabulary import Severity
-from esper_overwatch.protocol.publishing.description import describe, to_json_tree
+from esper_overwatch.protocol.publishing.description import describe
 from esper_overwatch.protocol.publishing.run import PublishedRun, publish
 
 logger = logging.getLogger(__name__)
@@ -33,7 +31,7 @@ _SEVERITIES: dict[str, Severity] = {"INFO": "info", "WARN": "warning", "ERROR": 
 
 
 class CompatibleConfig(MutableMapping[str, Any]):
-    """A run's configuration, whose items are attributes, too; what is set later is published as a text."""
+    """A run's configuration, whose items are attributes, too."""
 
     _values: dict[str, Any]
     _run: CompatibleRun
@@ -67,8 +65,9 @@ class CompatibleConfig(MutableMapping[str, Any]):
 
     def update(self, values: Any = (), /, allow_val_change: bool = True, **more: Any) -> None:
         """Set values, of a dict, a Namespace or the like."""
-        self._values.update(_settings(values), **more)
-        self._run.publish_text("config", msgspec.json.encode(to_json_tree(self._values)).decode())
+        new = {**_settings(values), **more}
+        self._values.update(new)
+        self._run.publish_config(new)
 
 
 class LoggedArray:
@@ -118,10 +117,10 @@ class CompatibleRun:
         if commit or (commit is None and step is None):
             self.step += 1
 
-    def publish_text(self, name: str, text: str) -> None:
-        """Log a text beside what is logged."""
+    def publish_config(self, values: Mapping[str, Any]) -> None:
+        """Change what the run was started with."""
         if self._run is not None:
-            self._run.log({name: text}, step=self.step)
+            self._run.config.update(values)
 
     def alert(self, title: str, text: str = "", level: Any = None, wait_duration: Any = 0) -> None:
         """Raise an alert; a level is an `AlertLevel` or its text."""

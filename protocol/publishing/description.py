@@ -6,12 +6,13 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from esper_overwatch.protocol.codec.json_lines import plain
 from esper_overwatch.protocol.errors import NameTaken, PublishError
-from esper_overwatch.protocol.messages.events import RunStarted
+from esper_overwatch.protocol.messages.events import RunConfigured, RunStarted
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.storage.folders import StrPath, is_valid_name
 from esper_overwatch.protocol.version import __version__
@@ -32,6 +33,68 @@ class Description(NamedTuple):
     config: dict[str, Any]
     tags: list[str]
     notes: str
+
+
+class RunConfig(Mapping[str, Any]):
+    """The configuration of a published run, which may still change: `run.config.update(batch=64)`.
+
+    Safe from any thread.
+
+    Args:
+        config: it begins with, as JSON has it.
+        emit: takes the event of a change.
+        check: raises a PublishError where nothing can be changed any more.
+        strict: raises for what has no form in JSON.
+
+    Attributes:
+        hello: part of the server's answer to `hello`: the newest configuration.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        emit: Callable[[RunConfigured], object],
+        check: Callable[[], None],
+        *,
+        strict: bool,
+    ) -> None:
+        self.hello = {"config": config}
+        self._emit, self._check, self._is_strict = emit, check, strict
+        self._lock = threading.Lock()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.hello["config"][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.hello["config"])
+
+    def __len__(self) -> int:
+        return len(self.hello["config"])
+
+    def update(self, values: object = None, /, **more: Any) -> None:
+        """Set values; viewers, the list of runs and SQL have them at once.
+
+        Args:
+            values: a dict, a Namespace, a dataclass or the like.
+            more: values by name.
+
+        Raises:
+            PublishError: of a run that is strict: a value has no form in JSON, or the run has ended.
+        """
+        try:
+            self._check()
+        except PublishError:
+            if self._is_strict:
+                raise
+            logger.warning("the configuration of a run that has ended is not changed")
+            return
+        given = [describe(each, (), "", strict=self._is_strict).config for each in (values, more)]
+        with self._lock:
+            config = {**self.hello["config"], **given[0], **given[1]}
+            if config == self.hello["config"]:
+                return
+            self.hello["config"] = config  # in place of the old one, which a thread may be sending
+            self._emit(RunConfigured(config=config))
 
 
 def describe(config: object, tags: Sequence[str], notes: str, *, strict: bool) -> Description:

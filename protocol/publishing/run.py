@@ -43,7 +43,7 @@ from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.storage.folders import StrPath
 
 from .alerting import attach_rules, find_rules, loop_alert
-from .description import Description, claim_folder, describe, first_event
+from .description import Description, RunConfig, claim_folder, describe, first_event
 from .judgement import LoopJudge
 from .left_out import LeftOut, never_raises
 from .loop_commands import CommandCall, LoopCommands
@@ -127,6 +127,7 @@ class PublishedRun:
         name: of the run.
         id: of the run.
         path: its folder.
+        config: what it was started with; `config.update` changes it.
         summary: last, least, greatest and mean of each metric, and values set by hand.
         note: takes what is left out; None where the run is strict.
     """
@@ -155,12 +156,13 @@ class PublishedRun:
         self._numbers = self._queue.numbers
         self._emit = self._queue.emit
         self._judge = LoopJudge(self._emit)
+        self.config = RunConfig(about.config, self._emit, self._require_live, strict=strict)
         watch = DiskWatch(self._emit, self._emit)
         self._sampler = SystemSampler(folder.path, watch.take, interval=SAMPLE_SECONDS)
         self._end_lock = threading.RLock()
         self._server = Server(
             folder,
-            hello={"config": about.config},
+            hello=self.config.hello,
             emitter=self._queue,
             kind=RunKind("published", self._commands.methods, self._describe),
         )

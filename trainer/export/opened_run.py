@@ -64,9 +64,9 @@ class OpenedRun:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The configuration of its newest start; empty where the journal has none any more."""
-        starts = [event.data.config for event in self.events("run.started")]
-        return starts[-1] if starts else {}
+        """The newest configuration; empty where the journal has none any more."""
+        found = [event.data.config for event in self.events("run.started", "run.config")]
+        return found[-1] if found else {}
 
     def events(self, *types: str) -> Iterator[Event]:
         """Its events of these types, or all; epochs that a resumed boot played again come once.

@@ -20,7 +20,14 @@ from tensorboard.compat.proto import summary_pb2  # type: ignore[import-untyped]
 from torch.utils.tensorboard import SummaryWriter
 
 from esper_overwatch.protocol.codec.json_lines import Event
-from esper_overwatch.protocol.messages.events import Artifact, Histogram, LoggedText, RunStarted, Summary
+from esper_overwatch.protocol.messages.events import (
+    Artifact,
+    Histogram,
+    LoggedText,
+    RunConfigured,
+    RunStarted,
+    Summary,
+)
 from esper_overwatch.protocol.runs import RunInfo
 
 from .scalars import read_episode_epochs, scalars
@@ -125,6 +132,8 @@ def _texts(data: object) -> Iterator[tuple[str, str, int]]:
             yield "run/notes", data.notes, 0
         if data.config:
             yield "run/config", _as_code(data.config), 0
+    elif isinstance(data, RunConfigured):
+        yield "run/config", _as_code(data.config), 0
     elif isinstance(data, Summary):
         values = {name: each.last for name, each in data.metrics.items()} | data.numbers | data.texts
         yield "run/summary", _as_code(values), data.step

@@ -30,6 +30,7 @@ from esper_overwatch.protocol.messages.events import (
     Artifact,
     Histogram,
     LoggedText,
+    RunConfigured,
     RunStarted,
     RunStopped,
     Scalars,
@@ -98,6 +99,8 @@ def _record(events: Iterator[Event], folder: Path, run: RunInfo) -> tuple[Path, 
         data = event.data
         if isinstance(data, RunStarted):
             _describe(recorded, data)
+        elif isinstance(data, RunConfigured):
+            recorded.config.update(data.config, allow_val_change=True)  # type: ignore[no-untyped-call]
         elif isinstance(data, RunStopped):
             exit_code = data.exit_code
             recorded.summary.update({"stopped": data.reason, "rounds": data.rounds})

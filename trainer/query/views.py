@@ -289,9 +289,13 @@ FROM events."episode.finished" ORDER BY place
 _RUNS = """
 SELECT began.ts, began.boot, began.run, began.name, began.kind, began.version, began.torch, began.device,
     began.host, began.pid, began.task, began.policy, began.seed, began.envs, began.ranks, began.rounds,
-    began.episode_epochs, began.host_parameters, began.resumed_round, began.tags, began.notes, began.config,
+    began.episode_epochs, began.host_parameters, began.resumed_round, began.tags, began.notes,
+    coalesce(changed.config, began.config) AS config,
     began.execution, ended.ts AS ended, ended.reason, ended.exit_code, ended.error
 FROM events."run.started" AS began LEFT JOIN events."run.stopped" AS ended USING (boot_number)
+    LEFT JOIN (
+        SELECT boot_number, max_by(config, place) AS config FROM events."run.config" GROUP BY boot_number
+    ) AS changed USING (boot_number)
 ORDER BY began.place
 """
 _COMMANDS = """

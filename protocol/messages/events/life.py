@@ -52,6 +52,14 @@ class RunStarted:
     notes: str = ""
 
 
+@event("run.config", "life", keep=1)
+@dataclass(kw_only=True)
+class RunConfigured:
+    """A loop has changed its configuration after the start: the whole of it, in place of `run.started`'s."""
+
+    config: dict[str, Any]
+
+
 @event("run.rewound", "life")
 @dataclass(kw_only=True)
 class RunRewound:

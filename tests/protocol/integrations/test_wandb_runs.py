@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import os
 import subprocess
@@ -70,8 +69,8 @@ def test_program_for_wandb_is_published_as_it_is(home: Path, tmp_path: Path) -> 
     assert [event.step for event in journal("toy-1", ev.Histogram)] == [0, 1, 2]
     (started,) = journal("toy-1", ev.RunStarted)
     assert (started.config, started.tags, started.notes) == ({"lr": 0.1, "epochs": 3}, ["toy", "a"], "why")
-    (config,) = journal("toy-1", ev.LoggedText)
-    assert json.loads(config.text) == {"lr": 0.1, "epochs": 3, "layers": [8, 8]}
+    (changed,) = journal("toy-1", ev.RunConfigured)
+    assert changed.config == {"lr": 0.1, "epochs": 3, "layers": [8, 8]}
     (alert,) = journal("toy-1", ev.Alert)
     assert (alert.level, alert.title, alert.text, alert.rule) == ("warning", "done", "all epochs", "")
 

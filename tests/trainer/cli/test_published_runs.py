@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from esper_overwatch import PublishedRun, publish
+from esper_overwatch import PublishedRun, open_run, publish
 from esper_overwatch.overwatch_tui.cli import main as terminal
 from esper_overwatch.trainer.cli.main import main
 
@@ -157,6 +157,17 @@ def test_no_export_loses_what_is_no_number(run: PublishedRun, tmp_path: Path) ->
     values = {name: value for row in rows for name, value in row.items()}
     assert values["weights._type"] == "histogram"
     assert (values["seen._type"], values["gone"], values["said"]) == ("image-file", str(gone), "a *word*")
+
+
+def test_changed_configuration_is_what_is_asked_for(run: PublishedRun) -> None:
+    pytest.importorskip("duckdb")
+    run.config.update(lr=2, batch=8)
+    assert run.flush(60.0)
+    found = json.loads(esper("runs", "--where", "config.batch = 8", "--json").output)
+    assert [(one["name"], one["config"]["lr"]) for one in found] == [("loop", 2)]
+    answer = esper("query", "loop", "SELECT config FROM runs", "--json")
+    assert json.loads(json.loads(answer.output)[0]["config"]) == {"lr": 2, "batch": 8}
+    assert open_run("loop").config == {"lr": 2, "batch": 8}
 
 
 def test_call_sends_registered_commands(run: PublishedRun) -> None:
