@@ -71,6 +71,7 @@ OTHERS = {
     "export": ["export", "mine", "--to=out", "--format=parquet"],
     "mcp": ["mcp"],
     "query": ["query", "mine", "SELECT count(*) FROM epochs"],
+    "stacks": ["stacks", "mine", "--seconds=0"],
     "queue run": ["queue", "run"],
     "queue add": ["queue", "add", "start", "later"],
     "queue list": ["queue", "list"],

@@ -102,6 +102,11 @@ class Client:
         answer: list[dict[str, Any]] = self.call("clients")["clients"]
         return answer
 
+    def stacks(self) -> list[dict[str, Any]]:
+        """What every thread of the run's process is doing: name, CPU time in microseconds, frames."""
+        answer: list[dict[str, Any]] = self.call("stacks")["threads"]
+        return answer
+
     def snapshot(self, streams: Sequence[Stream] = STREAMS) -> list[Event]:
         """The newest events of each type and subject."""
         _, body = self._exchange("snapshot", {"streams": list(streams)})

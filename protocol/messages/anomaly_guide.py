@@ -332,7 +332,7 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
             "the machine swaps, or others keep it busy",
         ),
         (
-            "see what it waits for: `esper-daemon doctor`, which names the process",
+            "see what it waits for: `esper-daemon stacks`, which shows each thread's functions",
             "look at the view Machine (5)",
             "end it, and go on from its newest checkpoint",
         ),
@@ -341,7 +341,10 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
         "slow steps",
         "Three steps in a row of a loop that publishes took five times as long as is usual for it.",
         ("another process uses the machine", "the data comes slowly", "memory is swapped"),
-        ("look at the view Machine (5)", "see whether the loop does more than before at each step"),
+        (
+            "look at the view Machine (5)",
+            "see whether the loop does more than before at each step: `esper-daemon stacks`",
+        ),
     ),
 }
 """By kind, as in `anomaly` events."""

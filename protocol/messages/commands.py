@@ -44,6 +44,7 @@ from .results import (
     SchemaResult,
     SeedResult,
     SnapshotResult,
+    StacksResult,
     StatusResult,
     StoppedResult,
 )
@@ -277,6 +278,7 @@ METHODS: dict[str, Method] = {
         _query("op.get", "one command: who, state, result", OpParams, result=OpGetResult),
         _query("op.list", "the open commands and the newest ended ones", result=OpListResult),
         _query("clients", "who has asked lately: identity, name, how often", result=ClientsResult),
+        _query("stacks", "what every thread of the process is doing now", result=StacksResult),
         _command(
             "pause",
             "run.state PAUSED",

@@ -321,6 +321,24 @@ class ClientsResult(MethodResult, frozen=True):
     subscribers: Annotated[int, Meta(description="subscriptions to `1/hb`")]
 
 
+class ThreadStack(Struct, frozen=True):
+    """A thread at one moment."""
+
+    id: Annotated[int, Meta(description="of the system; names may not differ")]
+    name: str
+    cpu_us: Annotated[int, Meta(description="CPU time that it has had, in microseconds")]
+    frames: Annotated[
+        list[str],
+        Meta(description="`FILE:LINE FUNCTION`, the outermost first; the 64 innermost at most"),
+    ]
+
+
+class StacksResult(MethodResult, frozen=True):
+    """What every thread is doing at this moment."""
+
+    threads: Annotated[list[ThreadStack], Meta(description="the main one first")]
+
+
 class ClockResult(MethodResult, frozen=True):
     """The boundary at which it happened."""
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from esper_overwatch.protocol.codec.json_lines import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
 from esper_overwatch.protocol.errors import RequestError
 from esper_overwatch.protocol.journal.writer import Journal
+from esper_overwatch.protocol.machine.stacks import read_stacks
 from esper_overwatch.protocol.messages.commands import (
     HistoryParams,
     OpParams,
@@ -109,6 +110,7 @@ class Queries:
             "op.get": self._command,
             "op.list": lambda _: ({"ops": server.commands.list()}, None),
             "clients": self._clients,
+            "stacks": lambda _: ({"threads": read_stacks()}, None),
         }
 
     def answer(self, method: str, params: Params) -> QueryResult:

@@ -28,6 +28,7 @@ from .output import PROGRAM, ErrorGroup
 from .policy import policy
 from .query import query
 from .queue import queue
+from .stacks import stacks
 from .sweep import sweep
 from .tensorboard import tensorboard
 
@@ -55,6 +56,7 @@ _OTHERS = (
     policy,
     query,
     queue,
+    stacks,
     sweep,
     tensorboard,
     keys,
