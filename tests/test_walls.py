@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 PREFIX = "esper_overwatch."
 FRAMEWORKS = {
     "protocol.integrations.pytorch": {"torch"},
+    "protocol.integrations.keras": {"keras"},
     "protocol.integrations.lightning": {"lightning"},
     "protocol.integrations.hugging_face": {"transformers", "accelerate"},
     "protocol.integrations.stable_baselines3": {"stable_baselines3"},
@@ -189,7 +190,8 @@ def test_importing_protocol_loads_no_framework() -> None:
     program = """
 import sys
 from esper_overwatch import connect, publish
-heavy = {"torch", "numpy", "lightning", "transformers", "accelerate", "stable_baselines3", "gymnasium"}
+heavy = {"torch", "numpy", "keras", "lightning", "transformers", "accelerate"}
+heavy |= {"stable_baselines3", "gymnasium"}
 print(sorted(name for name in sys.modules if name.split(".")[0] in heavy or "integrations" in name))
 """
     done = subprocess.run(

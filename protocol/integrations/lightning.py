@@ -124,11 +124,11 @@ class RunLogger(Logger):
     def log_hyperparams(
         self, params: Mapping[str, Any] | Namespace | None = None, *_args: Any, **_kwargs: Any
     ) -> None:
-        """Publish those that the run's configuration lacks, as the text `hyperparameters`."""
+        """Add those that the run's configuration lacks."""
         given = vars(params) if isinstance(params, Namespace) else dict(params or {})
         new = {name: value for name, value in given.items() if name not in self._training.config}
         if new:
-            self._training.log_as_text("hyperparameters", new)
+            self._training.configure(new)
 
     def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
         """Publish where `ModelCheckpoint` has written."""

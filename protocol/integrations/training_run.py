@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from esper_overwatch.protocol.errors import EsperError, PublishError, first_line
 from esper_overwatch.protocol.publishing.description import to_json_tree
 from esper_overwatch.protocol.publishing.loop_commands import CommandCall
@@ -55,8 +53,8 @@ class TrainingRun:
         A second training with the same callback goes on in the same run.
 
         Args:
-            config: of the training; what has no form in JSON becomes text. To a run that has its own it is
-                logged as the text `config`.
+            config: of the training; what has no form in JSON becomes text. It is added to that of a run
+                that is published already.
 
         Raises:
             NameTaken: `resume`, and the run is live.
@@ -67,7 +65,7 @@ class TrainingRun:
             self.run = publish(self.name, config=config, resume=self._resume)
             self.name, self._resume, self._has_run = self.run.name, True, True
         else:
-            self.log_as_text("config", config)
+            self.configure(config)
         for command in COMMANDS:
             if call := self.run.asked(command):
                 self._early[command] = call
@@ -85,11 +83,10 @@ class TrainingRun:
         except EsperError as error:  # it cannot go on, or is of an owner who wants it strict
             logger.warning("not published: %s", first_line(error))
 
-    def log_as_text(self, name: str, values: Mapping[str, Any]) -> None:
-        """Publish values of any kind, as JSON in one text."""
+    def configure(self, values: Mapping[str, Any]) -> None:
+        """Add values of any kind to the run's configuration."""
         if self.run is not None:
-            text = msgspec.json.encode(to_json_tree(values)).decode()
-            self.log({name: text}, self.run.step)
+            self.run.config.update(to_json_tree(values))
 
     def take_commands(self) -> tuple[CommandCall | None, bool, bool]:
         """Take the waiting commands: the oldest `checkpoint` or None, whether to save, whether to stop."""

@@ -63,8 +63,8 @@ def test_run_ended_by_its_owner_does_not_end_training(caplog: pytest.LogCaptureF
     training.log({"loss": 0.4}, 4)
     assert training.asked("stop") is None
     assert [e.values for e in journal("owned", ev.Scalars)] == [{"loss": 0.5}]
-    (text,) = journal("owned", ev.LoggedText)
-    assert (text.name, text.text) == ("config", '{"lr":0.1,"mode":"Mode.FAST"}')
+    (changed,) = journal("owned", ev.RunConfigured)
+    assert changed.config == {"mine": 1, "lr": 0.1, "mode": "Mode.FAST"}
     assert "has ended" in caplog.text
     with pytest.raises(PublishError, match="published already"):
         TrainingRun(run, resume=True)
