@@ -83,7 +83,7 @@ class Curves:
         )
 
     def cut(self, until: int) -> Curves:
-        """Curves of the values before a time, microseconds, at which a bucket of every resolution ends.
+        """Curves of the values before a time, microseconds, at which a minute ends.
 
         Those by step hold later values as well, which lie beyond the step that was reached then.
         """

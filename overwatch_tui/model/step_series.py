@@ -5,7 +5,6 @@ All of a run is kept, however long, in buckets that double where there are too m
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 
 from .time_series import BucketRing, History
@@ -45,17 +44,6 @@ class StepHistory(History):
 def _halved(ring: BucketRing) -> BucketRing:
     """Pairs of buckets made one."""
     twin = BucketRing(2 * ring.dt, ring.capacity // 2)
-    twin.index, twin.count = array("q"), array("I")
-    for i, index in enumerate(ring.index):
-        if twin.index and twin.index[-1] == index // 2:
-            twin.low[-1] = min(twin.low[-1], ring.low[i])
-            twin.high[-1] = max(twin.high[-1], ring.high[i])
-            twin.total[-1] += ring.total[i]
-            twin.count[-1] += ring.count[i]
-            continue
-        twin.index.append(index // 2)
-        twin.low.append(ring.low[i])
-        twin.high.append(ring.high[i])
-        twin.total.append(ring.total[i])
-        twin.count.append(ring.count[i])
+    for at, index in enumerate(ring.index):
+        twin.append_bucket(index // 2, ring, at)
     return twin

@@ -1,4 +1,4 @@
-"""The course of a signal: minimum, mean and maximum per bucket, at three resolutions, in bounded memory.
+"""The course of a signal: minimum, mean and maximum per bucket, at four resolutions, in bounded memory.
 
 Buckets are anchored to absolute time (`index = floor(ts / dt)`), and so are those of a chart that asks for
 them: a chart moves once per bucket, and in between only its last column changes.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from itertools import pairwise
 from math import isfinite, nan
 from typing import NamedTuple
 
@@ -17,9 +18,10 @@ SECOND = 1_000_000
 RESOLUTIONS: tuple[tuple[int, int], ...] = (
     (1 * SECOND, 900),
     (10 * SECOND, 1080),
-    (60 * SECOND, 10_080),
+    (60 * SECOND, 720),
+    (300 * SECOND, 2016),
 )
-"""(bucket, how many of time): 1 s for 15 min, 10 s for 3 h, 60 s for a week."""
+"""(bucket, how many of time): 1 s for 15 min, 10 s for 3 h, 1 min for 12 h, 5 min for a week."""
 SHORT_RESOLUTIONS: tuple[tuple[int, int], ...] = ((10 * SECOND, 360),)
 """Resolution of many short-lived signals, such as those of seeds: 10 s for an hour."""
 
@@ -110,6 +112,15 @@ class BucketRing:
         """The buckets that end at a time or before it."""
         return self.copy(bisect_left(self.index, until // self.dt))
 
+    def append_bucket(self, index: int, other: BucketRing, at: int) -> None:
+        """Take the values of another ring's bucket into one that is the last here, or follows the last."""
+        if not self.index or index > self.index[-1]:
+            self._append(index, other.low[at])
+            self.total[-1], self.count[-1] = 0.0, 0
+        self.low[-1], self.high[-1] = min(self.low[-1], other.low[at]), max(self.high[-1], other.high[at])
+        self.total[-1] += other.total[at]
+        self.count[-1] += other.count[at]
+
 
 class History:
     """One signal over time, in resolutions of (bucket in microseconds, capacity), the finest first."""
@@ -131,9 +142,16 @@ class History:
         return twin
 
     def cut(self, until: int) -> History:
-        """History of the buckets that end by a time; its last value is the mean of the last bucket."""
+        """History of the values before a time, at which a bucket of all but the coarsest resolution ends.
+
+        Its last value is the mean of the last bucket.
+        """
         twin = History(())
         twin._rings = [ring.cut(until) for ring in self._rings]
+        for fine, coarse in pairwise(twin._rings):
+            begun = until // coarse.dt
+            for at in range(bisect_left(fine.index, begun * coarse.dt // fine.dt), len(fine.index)):
+                coarse.append_bucket(begun, fine, at)
         ring = next((ring for ring in twin._rings if ring.index), None)
         if ring is not None:
             twin.last, twin.last_ts = ring.total[-1] / ring.count[-1], ring.index[-1] * ring.dt

@@ -29,7 +29,7 @@ from .state import State
 from .time_series import SECOND
 
 MINUTE = 60 * SECOND
-"""Keyframes lie between two minutes, where a bucket of every resolution of the curves ends."""
+"""Keyframes lie between two minutes, where a bucket of the curves ends."""
 KEYFRAME_EVENTS = 4096
 """Least number of events between two keyframes."""
 NEAR_KEYFRAME_EVENTS = 512

@@ -75,11 +75,13 @@ def test_seldom_measured_values_are_kept_as_long_as_others() -> None:
     for ring, (dt, capacity) in zip(history._rings, RESOLUTIONS, strict=True):
         assert ring.index[-1] - ring.index[0] < capacity + SLACK
         assert len(ring.index) <= 1 + (capacity + SLACK) * dt // (60 * SECOND)
-    day = history.buckets(24 * 3600 * SECOND - 1, 24 * 3600 * SECOND, 1440)
-    assert [bucket.mean for bucket in day if bucket is not None] == list(range(1440))
+    half = history.buckets(24 * 3600 * SECOND - 1, 12 * 3600 * SECOND, 720)
+    assert [bucket.mean for bucket in half if bucket is not None] == list(range(720, 1440))
+    day = history.buckets(24 * 3600 * SECOND - 1, 24 * 3600 * SECOND, 288)
+    assert [bucket.mean for bucket in day if bucket is not None] == list(range(2, 1440, 5))
     history.add(23 * 3600 * SECOND, 5000.0)
     assert history._rings[0].index[0] > 23 * 3600, "too old for the finest buckets"
-    late = history.buckets(24 * 3600 * SECOND - 1, 24 * 3600 * SECOND, 1440)[23 * 60]
+    late = history.buckets(24 * 3600 * SECOND - 1, 12 * 3600 * SECOND, 720)[11 * 60]
     assert late is not None
     assert late.high == 5000.0
 
@@ -128,9 +130,18 @@ def test_cut_history_is_that_of_the_values_before(seconds: list[int], minute: in
         full.add(second * SECOND, float(second % 11))
         if second * SECOND < until:
             before.add(second * SECOND, float(second % 11))
-    assert full.cut(until).buckets(until - 1, 6 * 3600 * SECOND, 90) == before.buckets(
-        until - 1, 6 * 3600 * SECOND, 90
-    )
+    for window, count in ((6 * 3600 * SECOND, 90), (12 * 3600 * SECOND, 72)):
+        assert full.cut(until).buckets(until - 1, window, count) == before.buckets(until - 1, window, count)
+
+
+def test_week_is_kept_in_a_third_of_its_minutes() -> None:
+    history = History()
+    week = 7 * 24 * 60
+    for minute in range(week):
+        history.add(minute * 60 * SECOND, float(minute))
+    assert sum(len(ring.index) for ring in history._rings) <= week // 3
+    drawn = history.buckets(week * 60 * SECOND - 1, week * 60 * SECOND, 84)
+    assert [each.mean for each in drawn if each is not None] == [120 * i + 59.5 for i in range(84)]
 
 
 def test_window_in_the_far_past_is_drawn_from_coarser_buckets() -> None:
