@@ -74,7 +74,7 @@ class SeedCounts:
     def __init__(self) -> None:
         self.is_whole = True
         self._rounds: dict[int, CountsBySlot] = {}
-        """Of the seeds whose ends were told."""
+        """Of the seeds whose ends were told; a round's are replaced, never changed: copies share them."""
         self._round = 0
         self._stages: list[Event] = []
         """Of the present round."""
@@ -88,7 +88,7 @@ class SeedCounts:
         """Independent copy, which can be continued."""
         twin = SeedCounts()
         twin.is_whole, twin._round = self.is_whole, self._round
-        twin._rounds = {round_: dict(counts) for round_, counts in self._rounds.items()}
+        twin._rounds = dict(self._rounds)
         twin._stages, twin._told = list(self._stages), set(self._told)
         twin._measured = {place: list(values) for place, values in self._measured.items()}
         return twin
@@ -125,7 +125,8 @@ class SeedCounts:
         self._reach(event.ctx.round)
         seed: SeedEnded = event.data
         self._told.add(seed.seed)
-        _add(self._rounds.setdefault(self._round, {}), [seed])
+        self._rounds[self._round] = counts = dict(self._rounds.get(self._round, {}))
+        _add(counts, [seed])
         self._sum = None
 
     def finish_round(self, round_: int, germinated: int) -> None:
@@ -155,7 +156,8 @@ class SeedCounts:
         self._round, self._stages, self._told, self._measured, self._sum = round_, [], set(), {}, None
         if len(self._rounds) > MAX_ROUNDS_APART:
             first, second, *_ = self._rounds
-            _merge(self._rounds[second], self._rounds.pop(first))
+            self._rounds[second] = counts = dict(self._rounds[second])
+            _merge(counts, self._rounds.pop(first))
 
     def _present(self) -> Iterable[SeedEnded]:
         """The present round's seeds as they stand."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,12 +22,22 @@ from esper_overwatch.overwatch_tui.source.replay import ReplayFeed
 from esper_overwatch.protocol.client.event_log import JournalEvents
 from esper_overwatch.protocol.client.items import Reset
 from esper_overwatch.protocol.codec.json_lines import Event
-from esper_overwatch.protocol.journal.seed_counts import SeedCount
+from esper_overwatch.protocol.journal.seed_counts import SeedCount, SeedCounts
 from esper_overwatch.protocol.messages.events import RunStarted
 from esper_overwatch.trainer.query.database import Database
 from tests.overwatch_tui.harness import ListFeed, folded, session, snapshot_of
 from tests.protocol.harness import until
-from tests.trainer.journals import Told, at, epoch, round_finished, round_started, stage, started, write_run
+from tests.trainer.journals import (
+    Told,
+    at,
+    ended,
+    epoch,
+    round_finished,
+    round_started,
+    stage,
+    started,
+    write_run,
+)
 from tests.trainer.seed_histories import EPOCHS, History, random_history
 
 COUNTED = """
@@ -154,6 +166,18 @@ def test_reconnections_change_no_counts() -> None:
     listed(made, [*of_boot[6:9], Reset("again"), *snapshot_of(of_boot[:9]), *of_boot[9:]])
     assert_same(made.state.seed_counts.by_blueprint(), count(history))
     assert "BLUEPRINT" in score_heading(made)
+
+
+def test_copies_share_the_counts_of_finished_rounds() -> None:
+    (event,) = journal_events([ended(at(1, 2, 0), "r0c0", 0, 2, "PRUNED")])
+    counts = SeedCounts()
+    for round_ in range(500):
+        counts.end(replace(event, ctx=at(round_, 2, 0)))
+    copies, wanted = [counts.copy() for _ in range(20)], counts.by_blueprint()
+    assert len(pickle.dumps(copies)) < 8 * len(pickle.dumps(counts))
+    counts.end(replace(event, ctx=at(499, 3, 0)))
+    assert copies[0].by_blueprint() == wanted
+    assert counts.by_blueprint() != wanted
 
 
 def test_heading_says_that_events_are_missing() -> None:
