@@ -14,7 +14,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -60,6 +60,15 @@ class Folding:
         self.numbers[event.stream] = max(event.seq, self.numbers.get(event.stream, 0))
 
 
+@dataclass
+class _Newest:
+    """What keyframes lack, as far as the events were folded: it is cut from this."""
+
+    curves: Curves = field(default_factory=Curves)
+    history: IncidentHistory = field(default_factory=IncidentHistory)
+    stories: SeedStories = field(default_factory=SeedStories)
+
+
 @dataclass(frozen=True)
 class Keyframe:
     """A state to fold on from."""
@@ -73,6 +82,7 @@ class Keyframe:
     """State without curves, counts, stories and log."""
     log: bytes
     """The newest entries of the log, packed: nothing else would hold them any more."""
+    newest: _Newest = field(repr=False)
 
 
 class Marks:
@@ -112,6 +122,25 @@ class Marks:
         """Forget what can no longer be reached."""
         self._drop(bisect_left(self.positions, position))
 
+    def put_before(self, older: Marks, by: int, border: int, from_ts: float) -> None:
+        """Enter those since a time of the events before a position, in place of others before it.
+
+        Args:
+            by: what their positions are more here.
+        """
+        self.drop_before(border)
+        begin, end = bisect_left(older.times, from_ts), len(older)
+        if border in self.positions[:1] and end and older.newest_clock == (self._rounds[0], self._epochs[0]):
+            end -= 1  # the epoch at the border itself is known already
+        begin = max(begin, end + len(self) - MAX_MARKS)
+        self.positions[:0] = array("q", [each + by for each in older.positions[begin:end]])
+        for mine, theirs in (
+            (self.times, older.times),
+            (self._rounds, older._rounds),
+            (self._epochs, older._epochs),
+        ):
+            mine[:0] = theirs[begin:end]
+
     def _drop(self, count: int) -> None:
         for column in (self.positions, self.times, self._rounds, self._epochs):
             del column[:count]
@@ -132,6 +161,8 @@ class RunTimeline:
 
     def __init__(self) -> None:
         self.keyframes: list[Keyframe] = []
+        self._older: list[Keyframe] = []
+        """Of what was put before these; positions before the first of these are theirs."""
         self._near: deque[Keyframe] = deque(maxlen=MAX_NEAR_KEYFRAMES)
         self._spacing = KEYFRAME_EVENTS
         self.epochs = Marks()
@@ -140,8 +171,7 @@ class RunTimeline:
         """Position up to which events are known."""
         self._first = 0
         """Position after which they are held."""
-        self._curves, self._history, self._stories = Curves(), IncidentHistory(), SeedStories()
-        """Newest curves, counts and stories."""
+        self._newest = _Newest()
 
     def fold(self, folding: Folding, event: Event, *, is_joining: bool = False) -> None:
         """Fold an event, and note it where it is new; events of a snapshot (`is_joining`) are no marks."""
@@ -152,8 +182,8 @@ class RunTimeline:
         if not is_new:
             return
         self.end = folding.position
-        self._curves, self._history = folding.state.curves, folding.state.incident_history
-        self._stories = folding.state.stories
+        state, newest = folding.state, self._newest
+        newest.curves, newest.history, newest.stories = state.curves, state.incident_history, state.stories
         if is_joining:
             return
         data, clock = event.data, (event.ctx.round, event.ctx.epoch)
@@ -164,7 +194,7 @@ class RunTimeline:
 
     def add_keyframe(self, folding: Folding) -> None:
         """Make this moment one that can be gone back to, as after a snapshot."""
-        self.keyframes.append(_keyframe(folding, folding.ts))
+        self.keyframes.append(self._keyframe(folding, folding.ts))
         state = folding.state
         if state.epoch is not None:
             clock = state.epoch_ctx.round, state.epoch_ctx.epoch
@@ -173,7 +203,7 @@ class RunTimeline:
     def _offer(self, folding: Folding, ts: int, *, is_new: bool) -> None:
         """Keep a keyframe where a minute ends and the last one is far enough."""
         if not self.keyframes:
-            self.keyframes.append(_keyframe(folding, folding.ts))
+            self.keyframes.append(self._keyframe(folding, folding.ts))
         if ts // MINUTE <= folding.ts // MINUTE:
             return
         last = self.keyframe_before(position=folding.position)
@@ -181,29 +211,69 @@ class RunTimeline:
         # Where few events are held, because they are large, some keyframes have to lie among them.
         spacing = min(self._spacing, (self.end - self._first) // 4) if self._first else self._spacing
         if is_new and behind >= spacing:
-            self.keyframes.append(_keyframe(folding, ts // MINUTE * MINUTE))
+            self.keyframes.append(self._keyframe(folding, ts // MINUTE * MINUTE))
             if len(self.keyframes) > MAX_KEYFRAMES:
                 self._spacing *= 2
                 del self.keyframes[1::2]
         elif not is_new and behind >= NEAR_KEYFRAME_EVENTS:
-            self._near.append(_keyframe(folding, ts // MINUTE * MINUTE))
+            self._near.append(self._keyframe(folding, ts // MINUTE * MINUTE))
+
+    def _keyframe(self, folding: Folding, curves_until: int) -> Keyframe:
+        state = folding.state
+        full = state.curves, state.log, state.incident_history, state.stories
+        newest = list(islice(reversed(state.log), KEYFRAME_LOG_ENTRIES))[::-1]
+        state.curves, state.log, state.incident_history = (
+            Curves(),
+            deque(maxlen=state.log.maxlen),
+            IncidentHistory(),
+        )
+        state.stories = SeedStories()
+        try:
+            copied = state.frozen_copy()
+        finally:
+            state.curves, state.log, state.incident_history, state.stories = full
+        log = zlib.compress(pickle.dumps(newest), 1)
+        is_older = self._older and folding.position < self.keyframes[0].position
+        return Keyframe(
+            folding.position,
+            folding.ts,
+            curves_until,
+            dict(folding.numbers),
+            copied,
+            log,
+            self._older[0].newest if is_older else self._newest,
+        )
 
     def keyframe_before(self, *, position: int | None = None, ts: int | None = None) -> Keyframe | None:
         """The newest keyframe at or before a position, or whose events are not later than a time."""
         found = [
             each
-            for each in (*self.keyframes, *self._near)
+            for each in (*self._older, *self.keyframes, *self._near)
             if (position is None or each.position <= position) and (ts is None or each.ts <= ts)
         ]
         return max(found, key=lambda each: each.position, default=None)
 
     def start(self, keyframe: Keyframe) -> Folding:
         state = keyframe.state.frozen_copy()
-        state.curves = self._curves.cut(keyframe.curves_until)
-        state.incident_history = self._history.cut(keyframe.ts)
-        state.stories = self._stories.cut(keyframe.numbers, state.ctx.round)
+        state.curves = keyframe.newest.curves.cut(keyframe.curves_until)
+        state.incident_history = keyframe.newest.history.cut(keyframe.ts)
+        state.stories = keyframe.newest.stories.cut(keyframe.numbers, state.ctx.round)
         state.log.extend(pickle.loads(zlib.decompress(keyframe.log)))
         return Folding(state, keyframe.position, keyframe.ts, dict(keyframe.numbers))
+
+    def put_before(self, older: RunTimeline, from_ts: float) -> None:
+        """Make the moments of older events, which end where the first keyframe is, ones to go back to.
+
+        Args:
+            older: their timeline, folded to its end.
+            from_ts: moments before this time are not whole, microseconds.
+        """
+        begin = self.keyframes[0].position
+        by = begin - older.end
+        self._older = [replace(each, position=each.position + by) for each in older.keyframes]
+        self._near = deque((each for each in self._near if each.position >= begin), MAX_NEAR_KEYFRAMES)
+        for mine, theirs in ((self.epochs, older.epochs), (self.incidents, older.incidents)):
+            mine.put_before(theirs, by, begin, from_ts)
 
     def drop_before(self, position: int) -> None:
         """Forget moments whose events are no longer held, and those that no keyframe lies before."""
@@ -213,7 +283,7 @@ class RunTimeline:
         near = [each for each in self._near if each.position >= position]
         self._near = deque(near, maxlen=MAX_NEAR_KEYFRAMES)
         if self.keyframes and self.keyframes[0].position < position:
-            self.keyframes = [each for each in self.keyframes if each.position >= position]
+            self.keyframes, self._older = [each for each in self.keyframes if each.position >= position], []
             first = self.keyframes[0].position if self.keyframes else self.end + 1
             self.epochs.drop_before(first)
             self.incidents.drop_before(first)
@@ -238,24 +308,6 @@ def is_trouble(event: Event) -> bool:
     """True for events that the keys of incidents step to."""
     data = event.data
     return isinstance(data, Incident) and data.change in ("began", "worse") and data.severity != "info"
-
-
-def _keyframe(folding: Folding, curves_until: int) -> Keyframe:
-    state = folding.state
-    full = state.curves, state.log, state.incident_history, state.stories
-    newest = list(islice(reversed(state.log), KEYFRAME_LOG_ENTRIES))[::-1]
-    state.curves, state.log, state.incident_history = (
-        Curves(),
-        deque(maxlen=state.log.maxlen),
-        IncidentHistory(),
-    )
-    state.stories = SeedStories()
-    try:
-        copied = state.frozen_copy()
-    finally:
-        state.curves, state.log, state.incident_history, state.stories = full
-    log = zlib.compress(pickle.dumps(newest), 1)
-    return Keyframe(folding.position, folding.ts, curves_until, dict(folding.numbers), copied, log)
 
 
 class EventReader(Protocol):

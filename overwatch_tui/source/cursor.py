@@ -135,6 +135,9 @@ class Cursor:
         """Go to a moment that the timeline knows, or on from here to the first that meets the target."""
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Close what was opened."""
+
 
 class RecordedCursor(Cursor):
     """The place up to which a recording has been played."""
@@ -142,12 +145,6 @@ class RecordedCursor(Cursor):
     def __init__(self, feed: ReplayFeed) -> None:
         super().__init__()
         self._feed = feed
-
-    def begin_with(self, run: RunStarted) -> None:
-        """Have the recording, of which nothing was played, begin in the midst of a boot."""
-        self._feed.rewind({}, position=0, ts=self._feed.now(), run=run)
-        state = self._folding.state
-        state.run, state.rounds_planned = run, run.rounds
 
     @property
     def is_held(self) -> bool:
@@ -184,24 +181,6 @@ class RecordedCursor(Cursor):
 
         return self.go(SeekTarget(until=reached))
 
-    @property
-    def numbers(self) -> dict[str, int]:
-        """The newest number of each stream at the moment."""
-        return self._folding.numbers
-
-    @property
-    def now(self) -> int:
-        """Time of the moment, microseconds."""
-        return self._feed.now()
-
-    @property
-    def problem(self) -> EsperError | None:
-        """Why the recording ends before its end."""
-        return self._feed.problem
-
-    def close(self) -> None:
-        self._feed.close()
-
     def change_speed(self, by: int) -> str:
         """Play faster (+1) or slower."""
         feed = self._feed
@@ -237,14 +216,8 @@ class RecordedCursor(Cursor):
         if self._seek is None:
             self.moment = Moment(shown.state.frozen_copy(), now, shown.position)
         feed.is_paused = True
-        self._seek = Seek(self.timeline, present, feed, target, self._rejoined)
+        self._seek = Seek(self.timeline, present, feed, target, rejoined)
         return ""
-
-    def _rejoined(self, state: State, reset: Reset) -> State:
-        """A state for the next boot of the recording."""
-        if state.run is not None:
-            state.commands.mark_daemon_lost("the daemon restarted before it was executed")
-        return state.reset_copy(reset.reason, now=state.ts)
 
     def _step_beyond(self, what: str, by: int) -> str:
         stop = is_trouble if what == "incident" else _is_epoch
@@ -261,6 +234,13 @@ class RecordedCursor(Cursor):
         if seek.target.until is not None and not seek.is_met:
             self.notice = "not after this moment: the recording ends here"
         return seek.folding.state
+
+
+def rejoined(state: State, reset: Reset) -> State:
+    """A state for the next boot of the recording."""
+    if state.run is not None:
+        state.commands.mark_daemon_lost("the daemon restarted before it was executed")
+    return state.reset_copy(reset.reason, now=state.ts)
 
 
 def _is_epoch(event: Event) -> bool:

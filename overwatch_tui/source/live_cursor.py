@@ -1,22 +1,24 @@
 """The time cursor of a live run, which is folded on while the cursor stands in its past.
 
-What has come since the terminal joined is in memory; what was before is read as a recording.
+What has come since the terminal joined is in memory. What was before is read as a recording, once a moment in
+it is wanted, and put before it in the one timeline.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 from esper_overwatch.overwatch_tui.model.event_memory import EventMemory
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_target import TimeTarget
-from esper_overwatch.overwatch_tui.model.timeline import Folding, RunTimeline, Seek, SeekTarget
+from esper_overwatch.overwatch_tui.model.timeline import EventReader, Folding, RunTimeline, Seek, SeekTarget
 from esper_overwatch.protocol.client.items import Item
 from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import EsperError
 
-from .cursor import Cursor, Moment
-from .past import Past
-from .past_cursor import Find, PastCursor
+from .cursor import Cursor, Moment, rejoined
+from .past import Past, PastReader
 
 MakePast = Callable[[Mapping[str, int]], Past | None]
 """Gives what reads the events up to these numbers per stream; None where nothing can."""
@@ -30,9 +32,9 @@ class LiveCursor(Cursor):
         self.memory = EventMemory()
         self._is_joining = True
         self._make_past = make_past
-        self._past: PastCursor | None = None
-        self._is_past = False
-        """True if the moment that is shown lies before the events in memory."""
+        self._past: PastReader | None = None
+        self._retry: Callable[[], str] | None = None
+        """The move that waits for the past to be read."""
 
     def rejoin(self, *, is_new_run: bool) -> None:
         """Prepare for a snapshot of the same run or of another."""
@@ -40,9 +42,8 @@ class LiveCursor(Cursor):
         if is_new_run:
             self.close()
             self.timeline, self._folding, self.memory = RunTimeline(), Folding(), EventMemory()
-            self._seek = self.moment = self._past = None
+            self._seek = self.moment = self._past = self._retry = None
             self._steps_left.clear()
-            self._is_past = False
 
     def caught_up(self, state: State) -> None:
         """Note that the snapshot has been folded: from here on there are moments to go back to."""
@@ -61,26 +62,19 @@ class LiveCursor(Cursor):
 
     @property
     def is_seeking(self) -> bool:
-        return super().is_seeking or (self._past is not None and self._past.is_seeking)
+        return super().is_seeking or self._retry is not None
 
     @property
     def progress(self) -> str:
-        if self._past is not None and self._past.is_seeking:
+        if self._retry is not None and self._past is not None:
             return self._past.progress
         return super().progress
-
-    @property
-    def num_after(self) -> int:
-        if not self._is_past or self._past is None:
-            return super().num_after
-        then = self._past.numbers
-        return sum(newest - then.get(stream, 0) for stream, newest in self._folding.numbers.items())
 
     def hold(self, state: State, now: int) -> None:
         """Stand still at this moment while the run goes on; called again, back to it."""
         self._steps_left.clear()
-        if self._past is not None and self._past.is_seeking:
-            self._past.stop()
+        if self.is_seeking:
+            self._seek = self._retry = None
         elif self.moment is not None:
             self.to_end()
         else:
@@ -89,14 +83,8 @@ class LiveCursor(Cursor):
     def to_end(self) -> str:
         """Show the run as it is now."""
         self._steps_left.clear()
-        self._leave_past()
-        self._seek = self.moment = None
+        self._seek = self.moment = self._retry = None
         return ""
-
-    def _leave_past(self) -> None:
-        self._is_past = False
-        if self._past is not None:
-            self._past.stop()
 
     def go_to(self, target: TimeTarget) -> str:
         self._steps_left.clear()
@@ -104,13 +92,21 @@ class LiveCursor(Cursor):
             return self.to_end()
         if target.clock is not None:
             return self._go_to_clock(*target.clock)
-        ts = target.ts
-        assert ts is not None
+        assert target.ts is not None
+        return self._go_to_time(target.ts)
+
+    def _go_to_time(self, ts: int) -> str:
         if ts >= self._folding.ts:
             return self.to_end()
-        if self.timeline.keyframe_before(ts=ts) is not None:
+        border = self.timeline.keyframes[0].ts if self.timeline.keyframes else math.inf
+        past = self._past
+        if past is not None and self._is_past_read:
+            border = past.from_ts
+            if ts == 0 and past.is_spent and border < math.inf:
+                ts = int(border)
+        if ts >= border:
             return self.go(SeekTarget(ts=ts))
-        return self._go_before(lambda past: past.to_time(ts), "that moment is not held")
+        return self._go_before(lambda: self._go_to_time(ts), "that moment is not held")
 
     def _go_to_clock(self, round_: int, epoch: int) -> str:
         position = self.timeline.clock_position(round_, epoch)
@@ -120,7 +116,7 @@ class LiveCursor(Cursor):
         epochs = self.timeline.epochs
         if epochs and (round_, epoch) > epochs.newest_clock:
             return f"{text}: it has not come so far"
-        return self._go_before(lambda past: past.to_clock((round_, epoch)), text)
+        return self._go_before(lambda: self._go_to_clock(round_, epoch), text)
 
     def change_speed(self, by: int) -> str:  # noqa: ARG002
         return "a live run has one speed; recordings have speeds: esper-tui --replay NAME"
@@ -129,97 +125,90 @@ class LiveCursor(Cursor):
         keyframe = self.timeline.keyframe_before(position=target.position, ts=target.ts)
         if keyframe is None:
             return "that moment is not held"
-        self._leave_past()
-        reader = _MemoryReader(self.memory.read(keyframe.position))
-        self._seek = Seek(self.timeline, self.timeline.start(keyframe), reader, target)
+        present = self.timeline.start(keyframe)
+        reader: EventReader
+        if keyframe.position >= self.timeline.keyframes[0].position:
+            reader = _MemoryReader(self.memory.read(keyframe.position))
+        else:
+            assert self._past is not None
+            try:
+                reader = self._past.read_after(present)
+            except EsperError as error:
+                return str(error)
+        self._seek = Seek(self.timeline, present, reader, target, rejoined)
         return ""
 
-    def _step(self, what: str, by: int) -> str:
-        if not self._is_past:
-            return super()._step(what, by)
-        if by < 0:
-            return self._step_before(what, by)
-        return self._search(self._step_in_past(what, by), otherwise=lambda: self._step_into_memory(what, by))
-
-    def _step_in_past(self, what: str, by: int) -> Find:
-        def find(past: PastCursor) -> SeekTarget | None:
-            target, steps = past.step_by(what, by)
-            if target is not None:
-                self._keep_steps(what, by - steps)
-            return target
-
-        return find
-
-    def _step_into_memory(self, what: str, by: int) -> str:
-        """Step from the last mark before joining to the first in memory."""
-        marks = self._marks(what)
-        if not marks.positions:
-            return self.to_end()
-        self._keep_steps(what, by - 1)
-        return self.go(SeekTarget(position=marks.positions[0]))
-
     def _step_before(self, what: str, by: int) -> str:
-        return self._go_before(self._step_in_past(what, by), f"no {what} before this moment")
+        return self._go_before(lambda: self._step(what, by), f"no {what} before this moment")
 
     def _step_beyond(self, what: str, by: int) -> str:  # noqa: ARG002
         if self.moment is None:
             return f"no {what} after this moment: this is live"
         return self.to_end()
 
-    def _go_before(self, find: Callable[[PastCursor], SeekTarget | None], text: str) -> str:
-        """Go to a moment from before joining; `text` where there is none."""
+    @property
+    def _is_past_read(self) -> bool:
+        """True if it has been read up to the first event in memory."""
+        past = self._past
+        return past is not None and past.is_read and past.border in self.timeline.keyframes[:1]
 
-        def refuse() -> str:
-            return text if self._past is None else f"{text}: {self._past.begins}"
-
-        return self._search(find, otherwise=refuse, is_back=True)
-
-    def _search(
-        self,
-        find: Callable[[PastCursor], SeekTarget | None],
-        *,
-        otherwise: Callable[[], str],
-        is_back: bool = False,
-    ) -> str:
+    def _go_before(self, retry: Callable[[], str], refusal: str) -> str:
+        """Read what was before all that is held, then try again; `refusal` where there is no more."""
         if not self.timeline.keyframes:
             return "nothing has come so far"
         first = self.timeline.keyframes[0]
-        if self._past is None or self._past.border < first.ts:
+        if self._past is None or self._past.border is not first:  # the oldest events in memory have gone
             self.close()
-            past = self._make_past(first.numbers)
-            if past is None:
-                return f"{otherwise()}: joined later; --replay shows the whole run"
-            self._past = PastCursor(past, first.ts, first.state.run)
-        self._seek = None
-        shown = self.moment if self._is_past else None
-        epochs = self.timeline.epochs
-        self._past.search(
-            find,
-            otherwise,
-            is_back=is_back,
-            since=(shown.state.epoch_ts, shown.ts) if shown is not None else None,
-            first_epoch=epochs.times[0] if epochs else first.ts + 1,
-        )
+            source = self._make_past(first.numbers)
+            if source is None:
+                return f"{refusal}: joined later; --replay shows the whole run"
+            self._past = PastReader(source, first)
+        elif self._past.is_read and not self._past.ask_more():
+            return f"{refusal}: {self._past.begins}"
+        self._seek, self._retry = None, retry
         return ""
 
     def step(self, seconds: float) -> None:
-        past = self._past
-        if past is not None and past.is_seeking:
-            moment = past.step(seconds)
-            self.notice, past.notice = past.notice, ""
-            if moment is not None:
-                self.moment, self._is_past = moment, True
+        if self._retry is not None:
+            self._read_past(seconds)
+        elif self._seek is not None and self._seek.step(seconds):
+            found, target = self._seek.folding, self._seek.target
+            self.moment = Moment(found.state, target.ts or found.ts, found.position)
+            self._seek = None
+
+    def _read_past(self, seconds: float) -> None:
+        past, retry = self._past, self._retry
+        assert past is not None
+        assert retry is not None
+        try:
+            older = past.step(seconds)
+        except EsperError as error:
+            self._retry, self.notice = None, str(error)
             return
-        if self._seek is None or not self._seek.step(seconds):
+        if older is None:
             return
-        found, target = self._seek.folding, self._seek.target
-        self.moment = Moment(found.state, target.ts or found.ts, found.position)
-        self._seek = None
+        self._retry = None
+        if self._is_past_read:
+            before = self._position_of_moment
+            self.timeline.put_before(older, past.from_ts)
+            after = self._position_of_moment
+            if self.moment is not None and before is not None and after is not None:
+                self.moment = self.moment._replace(position=self.moment.position + after - before)
+        self.notice = retry()
+
+    @property
+    def _position_of_moment(self) -> int | None:
+        """Position of its epoch: reading the past again, as of a daemon that left holes, can change it."""
+        if self.moment is None:
+            return None
+        ctx = self.moment.state.epoch_ctx
+        return self.timeline.clock_position(ctx.round, ctx.epoch)
 
     def close(self) -> None:
         """Forget the past."""
         if self._past is not None:
             self._past.close()
+            self._past = None
 
 
 class _MemoryReader:

@@ -10,12 +10,21 @@ from typing import Any, Protocol
 
 import msgspec
 
+from esper_overwatch.overwatch_tui.model.timeline import (
+    EventReader,
+    Folding,
+    Keyframe,
+    RunTimeline,
+    Seek,
+    SeekTarget,
+)
 from esper_overwatch.protocol.client.items import RequestOutcome
 from esper_overwatch.protocol.errors import EsperError
-from esper_overwatch.protocol.messages.events import EVENTS
+from esper_overwatch.protocol.messages.events import EVENTS, RunStarted
 from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
+from .cursor import rejoined
 from .replay import ReplayFeed
 from .temporary_folders import make_temporary_folder, remove_temporary_folder
 
@@ -229,6 +238,102 @@ class WirePast:
         if self._folder is not None:
             remove_temporary_folder(self._folder)
             self._folder = None
+
+
+class PastReader:
+    """Reads a past from its beginning, and then from any of its keyframes on.
+
+    Args:
+        border: the first keyframe that the past is not needed for.
+    """
+
+    def __init__(self, source: Past, border: Keyframe) -> None:
+        self.border = border
+        self.is_read = False
+        """True once it has been read up to the border."""
+        self._source = source
+        self._feed: ReplayFeed | None = None
+        self._timeline = RunTimeline()
+        self._reading: Seek | None = None
+        self._first_ts = 0
+
+    @property
+    def from_ts(self) -> float:
+        """Time of the oldest moment that can be shown, microseconds."""
+        return max(self._first_ts, self._source.from_ts)
+
+    @property
+    def is_spent(self) -> bool:
+        return self._source.is_spent
+
+    @property
+    def begins(self) -> str:
+        return self._source.begins
+
+    @property
+    def progress(self) -> str:
+        if self._reading is None:
+            return self._source.progress
+        share = self._reading.progress
+        return f"{self._reading.folding.position} events" if share is None else f"{share:.0%}"
+
+    def step(self, seconds: float) -> RunTimeline | None:
+        """Go on for about `seconds`; the timeline once it is whole.
+
+        Raises:
+            EsperError: it cannot be read; the next call begins anew.
+        """
+        try:
+            reading = self._reading or self._begin()
+            if reading is None or not reading.step(seconds):
+                return None
+            if self._feed is not None and self._feed.problem is not None:
+                raise self._feed.problem
+        except EsperError:
+            self._close_recording()
+            raise
+        self.is_read = True
+        return self._timeline
+
+    def _begin(self) -> Seek | None:
+        if not self._source.step():
+            return None
+        self._feed = feed = self._source.open()
+        self._timeline, present, run = RunTimeline(), Folding(), self.border.state.run
+        self._first_ts, first = feed.clock, feed.peek()
+        if run is not None and not isinstance(first and first.data, RunStarted):
+            feed.rewind({}, position=0, ts=feed.now(), run=run)  # it begins in the midst of a boot
+            present.state.run, present.state.rounds_planned = run, run.rounds
+        self._reading = Seek(self._timeline, present, feed, SeekTarget(ts=self.border.ts), rejoined)
+        return self._reading
+
+    def read_after(self, present: Folding) -> EventReader:
+        """Events after a moment.
+
+        Raises:
+            EsperError: it cannot be read any more.
+        """
+        assert self._feed is not None
+        run = present.state.run
+        self._feed.rewind(present.numbers, position=present.position, ts=present.ts, run=run)
+        return self._feed
+
+    def ask_more(self) -> bool:
+        """Have `step` read it again with older events; False where there are none to be had."""
+        if not self._source.ask_more():
+            return False
+        self._close_recording()
+        return True
+
+    def _close_recording(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+        self._feed, self._reading, self.is_read = None, None, False
+
+    def close(self) -> None:
+        """Close files, remove what was fetched."""
+        self._close_recording()
+        self._source.close()
 
 
 def make_past(journal: Path | None, ask: AskDaemon, before: Mapping[str, int], *, is_thin: bool) -> Past:
