@@ -151,14 +151,15 @@ class Session:
         if is_new_run:
             self.state = State()
             self.state.note(f"now following {reason}", now=now)
-        else:
-            if self._boot is not None and self.feed.boot != self._boot:
-                self.state.commands.mark_daemon_lost("the daemon restarted before it was executed")
-                reason = f"the daemon restarted: {reason}"
-                self.view.show_message(reason)
-            elif self._boot is not None:
-                self.view.show_message(f"resynchronised: {reason}")
+        elif self._boot is not None and self.feed.boot != self._boot:
+            self.state.commands.mark_daemon_lost("the daemon restarted before it was executed")
+            reason = f"the daemon restarted: {reason}"
+            self.view.show_message(reason)
             self.state = self.state.reset_copy(reason, now=now)
+        else:
+            if self._boot is not None:
+                self.view.show_message(f"resynchronised: {reason}")
+            self.state.rejoin(reason, now=now)
         self._run, self._boot = self.feed.run_id, self.feed.boot
         self._ask_commands_at = 0.0
         self.link.is_caught_up = False

@@ -12,8 +12,6 @@ from .columns import zip_columns
 class SourceDrift(NamedTuple):
     """Gradient drift of one source."""
 
-    seq: int
-    """Number of the event: it orders, since a clock may step back."""
     norm: float | None
     norm_ema: float | None
     norm_drift: float | None
@@ -22,15 +20,12 @@ class SourceDrift(NamedTuple):
     health_drift: float | None
 
 
-def fold_drift(known: dict[str, SourceDrift], data: Drift, seq: int) -> None:
+def fold_drift(known: dict[str, SourceDrift], data: Drift) -> None:
     """Take in an event; what an event of the same kind (envs or policy) no longer names was not measured."""
     measured = set(data.source)
     of_envs = {source.startswith("env") for source in measured}
     for source in [s for s in known if s not in measured and s.startswith("env") in of_envs]:
-        if known[source].seq <= seq:
-            del known[source]
+        del known[source]
     columns = (data.norm, data.norm_ema, data.norm_drift, data.health, data.health_ema, data.health_drift)
     for source, *values in zip_columns(data.source, *columns):
-        old = known.get(source)
-        if old is None or seq >= old.seq:
-            known[source] = SourceDrift(seq, *values)
+        known[source] = SourceDrift(*values)

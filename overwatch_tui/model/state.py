@@ -1,7 +1,8 @@
 """State of the screen, folded from events. Pure: no terminal, no clock, no socket.
 
-Live and replayed events take the same path. Any order of events is accepted; log, curves and counts take what
-is newer than all before, `fold_late` the rest. What no event has brought yet is None, panels write `--`.
+Live and replayed events take the same path: each event of a stream once, in the order of its numbers. What
+was before all of them `fold_late` adds to curves and log. What no event has brought yet is None, panels write
+`--`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,6 @@ class State:
     epoch: ev.EpochFinished | None = None
     epoch_ctx: Context = field(default_factory=Context)
     epoch_ts: int = 0
-    epoch_seq: int = 0
     previous_epoch: ev.EpochFinished | None = None
     """The epoch before, where it belongs to the same round."""
     best_accuracy: list[float] = field(default_factory=list)
@@ -105,48 +105,50 @@ class State:
     """Events of types this version does not know."""
     _numbers: dict[str, int] = field(default_factory=dict)
     """The newest number of each stream that was folded, across snapshots."""
-    _newest: tuple[str, int, int] = ("", 0, 0)
-    """Stream, number and time of the event that `ctx` is of."""
+    _newest: tuple[str, int] = ("", 0)
+    """Stream and time of the event that `ctx` is of."""
 
     def fold(self, event: Event) -> None:
+        """Take in an event; of what a snapshot repeats, only what `rejoin` has dropped."""
         self.ts = max(self.ts, event.ts)
-        if isinstance(event.data, Unknown):
-            self.unknown += 1
-        else:
-            self._take_in(event)
-        if self.is_news(event):
-            if event.stream == "life" and event.seq != self._numbers.get("life", 0) + 1:
+        known = self._numbers.get(event.stream, 0)
+        if event.seq > known:
+            if event.stream == "life" and event.seq != known + 1:
                 self.seed_counts.is_whole = False
             self._numbers[event.stream] = event.seq
-
-    def is_news(self, event: Event) -> bool:
-        """True if it is newer than all events of its stream so far: a snapshot repeats counted events."""
-        return event.seq > self._numbers.get(event.stream, 0)
+            self._take_in(event)
+        elif type(event.data) in _OPEN:
+            HANDLERS[type(event.data)](self, event)
 
     def _take_in(self, event: Event) -> None:
-        if self._is_newest(event):
-            self.ctx, self._newest = event.ctx, (event.stream, event.seq, event.ts)
+        if isinstance(event.data, Unknown):
+            self.unknown += 1
+            return
+        # Between streams by the run's clock, since the machine's may step back.
+        stream, ts = self._newest
+        older = self.ctx.round, self.ctx.epoch, ts
+        if event.stream == stream or (event.ctx.round, event.ctx.epoch, event.ts) >= older:
+            self.ctx, self._newest = event.ctx, (event.stream, event.ts)
             self.stories.round = event.ctx.round
         handler = HANDLERS.get(type(event.data))
         if handler is not None:
             handler(self, event)
         self.incident_history.fold(event)
         self.commands.fold(event.data, ts=event.ts)
-        if self.is_news(event):
-            self.curves.fold(event)
-            row = log_entry(event)
-            if row is not None:
-                self.log.append(row)
+        self.curves.fold(event)
+        row = log_entry(event)
+        if row is not None:
+            self.log.append(row)
 
-    def _is_newest(self, event: Event) -> bool:
-        """By numbers within a stream, by the run's clock between streams: the machine's may step back."""
-        stream, seq, ts = self._newest
-        if event.stream == stream:
-            return event.seq >= seq
-        return (event.ctx.round, event.ctx.epoch, event.ts) >= (self.ctx.round, self.ctx.epoch, ts)
+    def rejoin(self, reason: str, *, now: int) -> None:
+        """Prepare for a snapshot of the same boot: what was open may have ended unheard."""
+        self.anomalies.drop()
+        self.incidents.drop()
+        self.escalations = OpenEscalations()
+        self.note(reason, now=now)
 
     def reset_copy(self, reason: str, *, now: int) -> State:
-        """A state for the snapshot that follows; log, commands, curves, counts and acknowledgements stay."""
+        """A state for another boot; log, commands, curves, counts and acknowledgements stay."""
         fresh = State(
             incidents=self.incidents,
             incident_history=self.incident_history,
@@ -328,8 +330,7 @@ def _round_started(state: State, event: Event) -> None:
 @_on(ev.RoundFinished)
 def _round_finished(state: State, event: Event) -> None:
     data: ev.RoundFinished = event.data
-    if state.is_news(event):
-        state.seed_counts.finish_round(event.ctx.round, data.germinated)
+    state.seed_counts.finish_round(event.ctx.round, data.germinated)
     state.last_round = data
     state.rounds_done = max(state.rounds_done, event.ctx.round)
 
@@ -348,17 +349,14 @@ def _evaluation_finished(state: State, event: Event) -> None:
 @_on(ev.EpochFinished)
 def _epoch(state: State, event: Event) -> None:
     data: ev.EpochFinished = event.data
-    if state.is_news(event):
-        state.seed_counts.epoch(event, state.slots)
-        state.tell_epoch(event)
-    if event.seq < state.epoch_seq:
-        return
+    state.seed_counts.epoch(event, state.slots)
+    state.tell_epoch(event)
     same = state.epoch is not None and state.epoch_ctx.round == event.ctx.round
     state.previous_epoch = state.epoch if same and state.epoch_ctx.epoch < event.ctx.epoch else None
     if not same:
         state.best_accuracy = []
     state.epoch, state.epoch_ctx = data, event.ctx
-    state.epoch_ts, state.epoch_seq = event.ts, event.seq
+    state.epoch_ts = event.ts
     state.best_accuracy += [-1.0] * (len(data.val_accuracy) - len(state.best_accuracy))
     for env, accuracy in enumerate(data.val_accuracy):
         if accuracy is not None and accuracy == accuracy:
@@ -373,7 +371,7 @@ def _ppo(state: State, event: Event) -> None:
 
 @_on(ev.Drift)
 def _drift(state: State, event: Event) -> None:
-    fold_drift(state.drift, event.data, event.seq)
+    fold_drift(state.drift, event.data)
     state.drift_limits |= event.data.limits
 
 
@@ -386,8 +384,7 @@ def _system(state: State, event: Event) -> None:
 @_on(ev.SeedStage)
 def _seed_stage(state: State, event: Event) -> None:
     data: ev.SeedStage = event.data
-    if state.is_news(event):
-        state.seed_counts.stage(event)
+    state.seed_counts.stage(event)
     state.stories.note(event)
     if data.to_stage == "GERMINATED" and event.ctx.env is not None:
         state.gates.pop((event.ctx.env, data.slot), None)
@@ -395,15 +392,13 @@ def _seed_stage(state: State, event: Event) -> None:
 
 @_on(ev.SeedEnded)
 def _seed_ended(state: State, event: Event) -> None:
-    if state.is_news(event):
-        state.seed_counts.end(event)
+    state.seed_counts.end(event)
     state.stories.note(event)
 
 
 @_on(ev.RunRewound)
 def _rewound(state: State, event: Event) -> None:
-    if state.is_news(event):
-        state.seed_counts.rewind(event.data)
+    state.seed_counts.rewind(event.data)
     state.stories.note(event)
 
 
@@ -477,6 +472,10 @@ def _profiler_finished(state: State, event: Event) -> None:
 @_on(ev.LoggedText)
 def _metric(state: State, event: Event) -> None:
     state.metrics.fold(event.data)
+
+
+_OPEN = (ev.Anomaly, ev.Incident, ev.AnomalyAcknowledged, ev.AnomalyMuted, ev.TelemetryLevel)
+"""What `rejoin` drops and a snapshot brings again."""
 
 
 def fold_late(state: State, events: Sequence[Event]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from functools import cache, wraps
 from typing import Any
 
@@ -95,6 +97,14 @@ def folded(found: Iterable[Event]) -> State:
     for event in found:
         made.fold(event)
     return made
+
+
+_later = itertools.count(1_000_000)
+
+
+def after_all(event: Event, **changes: Any) -> Event:
+    """An event as it would come again after all others."""
+    return replace(event, seq=next(_later), **changes)
 
 
 def snapshot_of(found: Sequence[Event]) -> list[Event]:

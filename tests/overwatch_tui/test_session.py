@@ -17,7 +17,7 @@ from esper_overwatch.protocol.client.items import RequestOutcome, Reset
 from esper_overwatch.protocol.errors import RequestError
 
 from . import journal
-from .harness import ListFeed, events, session
+from .harness import ListFeed, after_all, events, session
 
 
 def test_restart_is_shown_and_open_commands_fail() -> None:
@@ -29,7 +29,7 @@ def test_restart_is_shown_and_open_commands_fail() -> None:
     made.tick()
     assert command.state == "ACK"
     feed.boot = "b2"
-    feed.items = [Reset("run digits-7f3a, new boot b2"), *events(rounds=1)]
+    feed.items = [Reset("run digits-7f3a, new boot b2"), *map(after_all, events(rounds=1))]
     made.tick()
     assert command.state == "FAILED"
     assert "restarted" in made.view.message

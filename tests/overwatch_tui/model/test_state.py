@@ -24,13 +24,24 @@ from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.events import EVENTS, Context
 from esper_overwatch.protocol.messages.vocabulary import STREAMS
 from tests.overwatch_tui import journal
-from tests.overwatch_tui.harness import VIEWS, draw, events, folded, panel_inputs, snapshot_of, state
+from tests.overwatch_tui.harness import (
+    VIEWS,
+    after_all,
+    draw,
+    events,
+    folded,
+    panel_inputs,
+    snapshot_of,
+    state,
+)
 
 
-def event(data: Any, *, ts: int = journal.START, seq: int = 1, **ctx: Any) -> Event:
+def event(data: Any, *, ts: int = journal.START, seq: int | None = None, **ctx: Any) -> Event:
+    """One that comes after all others, where it is given no number."""
     name = next((name for name, spec in EVENTS.items() if spec.cls is type(data)), "unknown")
     stream = EVENTS[name].stream if name in EVENTS else "life"
-    return Event(seq=seq, ts=ts, type=name, stream=stream, tv=1, ctx=Context(**ctx), data=data)
+    made = Event(seq=seq or 0, ts=ts, type=name, stream=stream, tv=1, ctx=Context(**ctx), data=data)
+    return made if seq is not None else after_all(made)
 
 
 def test_state_of_a_recorded_run() -> None:
@@ -91,11 +102,12 @@ def test_clock_that_steps_back_hides_nothing_new() -> None:
 
 
 def test_older_events_that_come_late_change_nothing_newest() -> None:
-    known = folded(reversed(events()))
-    assert newest(known)[:3] == newest(state())[:3]
-    assert {source: found.norm_drift for source, found in known.drift.items()} == newest(state())[4]
-    fold_late(known, events())
-    assert newest(known)[5] == newest(state())[5]
+    known = folded(one for one in events() if one.ctx.round > 2)
+    before = newest(known)
+    fold_late(known, [one for one in events() if one.ctx.round <= 2])
+    after = newest(known)
+    assert after[:5] == before[:5]
+    assert after[5] == newest(state())[5]
     fold_late(known, [one for one in events() if one.ctx.round == 2])
     assert newest(known)[5] == newest(state())[5]
 
@@ -217,14 +229,13 @@ def test_overlapping_escalations_end_each_on_its_own() -> None:
 def test_log_is_bounded_and_not_repeated_by_a_snapshot() -> None:
     known = folded(events())
     length = len(known.log)
-    again = known.reset_copy("resynchronised", now=known.ts)
+    known.rejoin("resynchronised", now=known.ts)
     for found in events():
-        again.fold(found)
-    assert len(again.log) == length + 1, "only the note that says so is new"
-    assert again.curves.get("accuracy/0") is known.curves.get("accuracy/0"), "curves go on"
+        known.fold(found)
+    assert len(known.log) == length + 1, "only the note that says so is new"
     for seq in range(MAX_LOG_ENTRIES + 500):
-        again.fold(event(ev.LogLine(level="INFO", logger="x", message=str(seq)), seq=seq + 1))
-    assert len(again.log) == MAX_LOG_ENTRIES
+        known.fold(event(ev.LogLine(level="INFO", logger="x", message=str(seq)), seq=seq + 1))
+    assert len(known.log) == MAX_LOG_ENTRIES
 
 
 def test_what_snapshots_repeat_is_drawn_once() -> None:
@@ -233,7 +244,7 @@ def test_what_snapshots_repeat_is_drawn_once() -> None:
     points = {story.seed: known.stories.get(story.seed) for story in known.stories.ended()}
     assert len(snapshot_of(events(envs=4, rounds=3))) > 100
     for _ in range(4):
-        known = known.reset_copy("resynchronised", now=known.ts)
+        known.rejoin("resynchronised", now=known.ts)
         for found in snapshot_of(events(envs=4, rounds=3)):
             known.fold(found)
     assert {name: each.spans() for name, each in known.curves.histories.items()} == spans
@@ -394,10 +405,21 @@ def test_any_events_in_any_order_can_be_drawn(
 
 @settings(suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
-def test_shuffled_run_can_be_drawn(random: Any) -> None:
-    shuffled = list(events(envs=16, rounds=2))
-    random.shuffle(shuffled)
-    known = folded(shuffled)
-    assert known.run is not None
+def test_run_of_which_events_are_missing_can_be_drawn(random: Any) -> None:
+    share = random.random()
+    known = folded(one for one in events(envs=16, rounds=2) if random.random() < share)
     made = panel_inputs(known)
     assert compose_screen(PANELS, made, made, 120, 40).boxes
+
+
+def test_what_ended_unheard_is_not_open_after_a_snapshot() -> None:
+    known, told = folded(events()), snapshot_of(events())
+    records = {record.key for record in known.incidents.open()}
+    ended = min(records)
+    known.rejoin("resynchronised", now=known.ts)
+    assert not known.incidents.open()
+    for found in told:
+        if not (isinstance(found.data, ev.Incident) and found.data.id == ended):
+            known.fold(found)
+    assert {record.key for record in known.incidents.open()} == records - {ended}
+    assert known.escalation_left() == state().escalation_left() is not None

@@ -8,7 +8,7 @@ from esper_overwatch.overwatch_tui.panels import env, envs
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.messages.events import EpisodeFinished, EpochFinished
-from tests.overwatch_tui.harness import events, folded, panel_inputs
+from tests.overwatch_tui.harness import after_all, events, folded, panel_inputs
 
 
 def test_fp16_scale_and_skipped_steps_are_shown() -> None:
@@ -20,7 +20,7 @@ def test_fp16_scale_and_skipped_steps_are_shown() -> None:
         lines = env.body(panel_inputs(folded([*found, *more]), ViewState(env=2)), 110, 12).lines
         return "\n".join("".join(text for text, _ in line) for line in lines)
 
-    plain, shown = drawn(), drawn(replace(found[at], data=scaled))
+    plain, shown = drawn(), drawn(after_all(found[at], data=scaled))
     assert "fp16" not in plain
     assert "fp16 scale 0.50 skipped 7" in shown
 
@@ -31,7 +31,7 @@ def test_learning_rates_of_hosts_and_seeds_are_shown() -> None:
 
     def drawn(host: float | None, seeds: float | None) -> str:
         data = replace(found[at].data, host_learning_rate=host, seed_learning_rate=seeds)
-        state = folded([*found, replace(found[at], data=data)])
+        state = folded([*found, after_all(found[at], data=data)])
         lines = env.body(panel_inputs(state, ViewState(env=2)), 110, 12).lines
         return "\n".join("".join(text for text, _ in line) for line in lines)
 
@@ -47,7 +47,7 @@ def test_a_decision_is_explained_where_a_network_took_it() -> None:
 
     def drawn(**changes: object) -> str:
         data = replace(found[at].data, op=[4] * 4, action_slot=[1] * 4, **changes)
-        state = folded([*found, replace(found[at], data=data)])
+        state = folded([*found, after_all(found[at], data=data)])
         lines = env.detail(panel_inputs(state, ViewState(env=2)), 110, 30).lines
         return next(text for line in lines if "decided" in (text := "".join(part for part, _ in line)))
 
@@ -71,7 +71,7 @@ def test_last_episode_is_shown_with_its_round() -> None:
     ctx = replace(found[-1].ctx, round=7, env=2)
 
     def drawn(env_: int) -> str:
-        state = folded([*found, replace(found[-1], data=ended, ctx=ctx)])
+        state = folded([*found, after_all(found[-1], data=ended, ctx=ctx)])
         lines = env.detail(panel_inputs(state, ViewState(env=env_)), 110, 30).lines
         return "\n".join("".join(text for text, _ in line) for line in lines)
 

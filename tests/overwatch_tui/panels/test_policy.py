@@ -11,7 +11,7 @@ from esper_overwatch.overwatch_tui.panels import policy
 from esper_overwatch.overwatch_tui.render.signals import signal_of
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.protocol.messages.events import EvaluationFinished, RoundFinished
-from tests.overwatch_tui.harness import draw, events, folded, panel_inputs
+from tests.overwatch_tui.harness import after_all, draw, events, folded, panel_inputs
 
 MEANS = {"return": 0.5, "accuracy": 0.8, "test_accuracy": 0.75, "added_parameters": 306.0, "fossilized": 2.0}
 LEAD = {
@@ -108,7 +108,7 @@ def drawn(type_: type, **changes: Any) -> str:
     """The panel after a run whose newest event of a type is another."""
     found = list(events(envs=4, rounds=1))
     at = max(i for i, event in enumerate(found) if isinstance(event.data, type_))
-    state = folded([*found, replace(found[at], data=replace(found[at].data, **changes))])
+    state = folded([*found, after_all(found[at], data=replace(found[at].data, **changes))])
     lines = policy.body(panel_inputs(state, ViewState(name="policy")), 110, 30).lines
     return "\n".join("".join(text for text, _ in line) for line in lines)
 
