@@ -1,4 +1,4 @@
-"""The one widget of the main screen: a block of lines that repaints only those that changed."""
+"""The one widget of the main screen: a block of lines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from esper_overwatch.protocol.codec.text import clean_cells
 
 
 class LinePanel(Widget):
-    """Shows lines of styled spans.
-
-    A DataTable or a Static repaints all of itself when a cell changes; on a slow link that is ten times the
-    bytes. Here two frames are compared line by line, and only those that differ are painted.
-    """
+    """Shows lines of styled spans; of a frame `ShownCells` sends the cells that changed."""
 
     DEFAULT_CSS = "LinePanel { width: auto; height: auto; }"
 
@@ -28,30 +24,19 @@ class LinePanel(Widget):
         super().__init__(id=id)
         self._theme = theme
         self._lines: list[Line] = []
-        self._strips: dict[int, Strip] = {}
+        self._strips: dict[int, tuple[Line, Strip]] = {}
         self.placed = Region()
         """Place on the screen."""
-        self.repainted = 0
-        """Lines sent to the compositor so far."""
 
     def show_lines(self, lines: Sequence[Line]) -> None:
         """Display these lines in place of the former ones."""
-        old, self._lines = self._lines, list(lines)
-        width = self.size.width
-        for y in range(max(len(old), len(self._lines))):
-            if y < len(old) and y < len(self._lines) and old[y] == self._lines[y]:
-                continue
-            self._strips.pop(y, None)
-            self.repainted += 1
-            same = _same_tail(old[y], self._lines[y]) if y < min(len(old), len(self._lines)) else 0
-            self.refresh(Region(0, y, max(1, width - same), 1))
+        if lines != self._lines:
+            self._lines = list(lines)
+            self.refresh()
 
     @property
     def lines(self) -> list[Line]:
         return self._lines
-
-    def on_resize(self) -> None:
-        self._strips.clear()
 
     def recolour(self) -> None:
         """Draw every line again: the theme has changed."""
@@ -59,13 +44,14 @@ class LinePanel(Widget):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        strip, width = self._strips.get(y), self.size.width
-        if strip is None or strip.cell_length != width:
-            line = self._lines[y] if y < len(self._lines) else ()
-            style = self._theme.style
-            spans = [(clean_cells(text), style(name)) for text, name in fit(line, width)]
-            strip = LineStrip([Segment(text, span_style) for text, span_style in _joined(spans)], width)
-            self._strips[y] = strip
+        width, line = self.size.width, self._lines[y] if y < len(self._lines) else ()
+        known = self._strips.get(y)
+        if known is not None and known[0] == line and known[1].cell_length == width:
+            return known[1]
+        style = self._theme.style
+        spans = [(clean_cells(text), style(name)) for text, name in fit(line, width)]
+        strip = LineStrip([Segment(text, span_style) for text, span_style in _joined(spans)], width)
+        self._strips[y] = line, strip
         return strip
 
     def render_lines(self, crop: Region) -> list[Strip]:
@@ -86,16 +72,6 @@ class LineStrip(Strip):
     def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
         inside = [cut for cut in cuts if cut <= self.cell_length]
         return [self] if inside == [self.cell_length] else super().divide(inside)
-
-
-def _same_tail(old: Line, new: Line) -> int:
-    """Columns at the end of two lines that are the same, in complete spans."""
-    columns = 0
-    for before, after in zip(reversed(old), reversed(new), strict=False):
-        if before != after:
-            break
-        columns += len(after[0])
-    return columns
 
 
 def _joined(spans: list[tuple[str, Style]]) -> list[tuple[str, Style]]:

@@ -124,7 +124,7 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
         return self._layout
 
     def show_layout(self, layout: ScreenLayout) -> None:
-        """Display a layout; only lines that differ from the former one are painted."""
+        """Display a layout."""
         if layout.boxes != self._boxes:
             self._place(layout.boxes)
         self._upwards = layout.upwards
@@ -154,8 +154,3 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
         lines.append(Row().to(max(0, (width - len(text)) // 2)).put(text, "warning").line(width))
         box = Box("small", 0, 0, width, height)
         self.show_layout(ScreenLayout(boxes=[box], lines={"small": lines}))
-
-    @property
-    def repainted(self) -> int:
-        """Lines sent to the compositor so far."""
-        return sum(panel.repainted for panel in self._panels.values())

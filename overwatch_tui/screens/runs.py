@@ -96,7 +96,7 @@ class RunsScreen(Screen[None], inherit_bindings=False):
             self.draw()
 
     def draw(self) -> None:
-        """Show this moment; only lines that differ are sent."""
+        """Show this moment."""
         self._draw_at = time.monotonic() + AGES_SECONDS
         width, height = self.size
         if width < MIN_WIDTH or height < MIN_HEIGHT:
