@@ -235,6 +235,7 @@ async def test_a_question_shows_its_answer() -> None:
         await pilot.pause()
         assert isinstance(app.screen, AnswerScreen)
         assert "ppo.learning_rate value 0.001" in text_of(app)
+        assert app.screen.query_one(LinePanel).size == app.size, "it has all of the screen"
         await pilot.press("escape")
         await pilot.pause()
         await pilot.press("colon")
