@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from esper_overwatch.protocol.client.items import LinkChanged, RequestOutcome, Reset
@@ -14,6 +14,7 @@ from esper_overwatch.protocol.errors import EsperError, NoReply, RunNotFound
 from .model.commands import TrackedCommand
 from .model.state import State, fold_late
 from .model.time_series import SECOND
+from .model.timeline import Keyframe
 from .render.env_rows import worst_env
 from .render.link_text import link_text
 from .render.panel import PanelInputs
@@ -124,11 +125,11 @@ class Session:
             self.needs_paint = True
         self._problem = problem
 
-    def _make_past(self, numbers: Mapping[str, int]) -> Past | None:
+    def _make_past(self, border: Keyframe) -> Past | None:
         feed = self.feed
         if not isinstance(feed, LiveFeed):
             return None
-        return make_past(feed.journal, self.ask, numbers, is_thin=feed.is_thin)
+        return make_past(border, feed.journal, self.ask, is_thin=feed.is_thin)
 
     @property
     def _is_rewound(self) -> bool:

@@ -7,21 +7,28 @@ it is wanted, and put before it in the one timeline.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from esper_overwatch.overwatch_tui.model.event_memory import EventMemory
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_target import TimeTarget
-from esper_overwatch.overwatch_tui.model.timeline import EventReader, Folding, RunTimeline, Seek, SeekTarget
+from esper_overwatch.overwatch_tui.model.timeline import (
+    EventReader,
+    Folding,
+    Keyframe,
+    RunTimeline,
+    Seek,
+    SeekTarget,
+)
 from esper_overwatch.protocol.client.items import Item
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import EsperError
 
 from .cursor import Cursor, Moment, rejoined
-from .past import Past, PastReader
+from .past import Past
 
-MakePast = Callable[[Mapping[str, int]], Past | None]
-"""Gives what reads the events up to these numbers per stream; None where nothing can."""
+MakePast = Callable[[Keyframe], Past | None]
+"""Gives what reads the events up to a keyframe; None where nothing can."""
 
 
 class LiveCursor(Cursor):
@@ -32,7 +39,7 @@ class LiveCursor(Cursor):
         self.memory = EventMemory()
         self._is_joining = True
         self._make_past = make_past
-        self._past: PastReader | None = None
+        self._past: Past | None = None
         self._retry: Callable[[], str] | None = None
         """The move that waits for the past to be read."""
 
@@ -162,10 +169,9 @@ class LiveCursor(Cursor):
         first = self.timeline.keyframes[0]
         if self._past is None or self._past.border is not first:  # the oldest events in memory have gone
             self.close()
-            source = self._make_past(first.numbers)
-            if source is None:
+            self._past = self._make_past(first)
+            if self._past is None:
                 return f"{refusal}: joined later; --replay shows the whole run"
-            self._past = PastReader(source, first)
         elif self._past.is_read and not self._past.ask_more():
             return f"{refusal}: {self._past.begins}"
         self._seek, self._retry = None, retry

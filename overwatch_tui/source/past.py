@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -36,34 +36,42 @@ WARM_UP_EPOCHS = EVENTS["epoch"].keep
 """Epochs before the first moment that is shown; a snapshot has as many for a terminal that joins."""
 
 
-class Past(Protocol):
-    """Source of the recording."""
+class Past:
+    """What was before a terminal joined, read from its beginning; then from any of its keyframes on.
 
-    @property
-    def from_ts(self) -> float:
-        """Moments before are not whole, microseconds."""
+    Args:
+        border: the first keyframe that it is not needed for.
+    """
 
-    @property
-    def is_spent(self) -> bool:
-        """True if `ask_more` brings nothing more."""
+    whole_from = 0.0
+    """Moments before this time are not whole, microseconds."""
+    is_spent = True
+    """True if `ask_more` brings nothing more."""
+    begins = RUN_BEGINS
+    """Why there is nothing older."""
+    amount = "0%"
+    """Amount that has been fetched."""
 
-    @property
-    def begins(self) -> str:
-        """Why there is nothing older."""
+    def __init__(self, border: Keyframe) -> None:
+        self.border = border
+        self.is_read = False
+        """True once it has been read up to the border."""
+        self._feed: ReplayFeed | None = None
+        self._timeline = RunTimeline()
+        self._reading: Seek | None = None
+        self._first_ts = 0
 
-    @property
-    def progress(self) -> str:
-        """Amount that has come."""
-
-    def step(self) -> bool:
-        """Go on with what was asked for; whether all of it is there.
+    def fetch(self) -> bool:
+        """Go on with what has to be fetched; True once all of it is there.
 
         Raises:
             EsperError: it does not come.
         """
+        return True
 
-    def ask_more(self) -> bool:
-        """Have `step` bring older events, for another `open`; False where there are none to be had."""
+    def fetch_more(self) -> bool:
+        """Have `fetch` bring older events, for another `open`; False where there are none to be had."""
+        return False
 
     def open(self) -> ReplayFeed:
         """The recording.
@@ -71,36 +79,90 @@ class Past(Protocol):
         Raises:
             EsperError: it cannot be read.
         """
+        raise NotImplementedError
 
-    def close(self) -> None:
-        """Remove what was fetched."""
+    @property
+    def from_ts(self) -> float:
+        """Time of the oldest moment that can be shown, microseconds."""
+        return max(self._first_ts, self.whole_from)
 
+    @property
+    def progress(self) -> str:
+        if self._reading is None:
+            return self.amount
+        share = self._reading.progress
+        return f"{self._reading.folding.position} events" if share is None else f"{share:.0%}"
 
-class JournalPast:
-    """The run's `events.jsonl` on this machine."""
+    def step(self, seconds: float) -> RunTimeline | None:
+        """Go on for about `seconds`; the timeline once it is whole.
 
-    from_ts = 0.0
-    is_spent = True
-    progress = "0%"
+        Raises:
+            EsperError: it cannot be read; the next call begins anew.
+        """
+        try:
+            reading = self._reading or self._begin()
+            if reading is None or not reading.step(seconds):
+                return None
+            if self._feed is not None and self._feed.problem is not None:
+                raise self._feed.problem
+        except EsperError:
+            self._close_recording()
+            raise
+        self.is_read = True
+        return self._timeline
 
-    def __init__(self, journal: Path) -> None:
-        self._journal = journal
-        self.begins = RUN_BEGINS
+    def _begin(self) -> Seek | None:
+        if not self.fetch():
+            return None
+        self._feed = feed = self.open()
+        self._timeline, present, run = RunTimeline(), Folding(), self.border.state.run
+        self._first_ts, first = feed.clock, feed.peek()
+        if run is not None and not isinstance(first and first.data, RunStarted):
+            feed.rewind({}, position=0, ts=feed.now(), run=run)  # it begins in the midst of a boot
+            present.state.run, present.state.rounds_planned = run, run.rounds
+        self._reading = Seek(self._timeline, present, feed, SeekTarget(ts=self.border.ts), rejoined)
+        return self._reading
 
-    def step(self) -> bool:
-        return True
+    def read_after(self, present: Folding) -> EventReader:
+        """Events after a moment.
+
+        Raises:
+            EsperError: it cannot be read any more.
+        """
+        assert self._feed is not None
+        run = present.state.run
+        self._feed.rewind(present.numbers, position=present.position, ts=present.ts, run=run)
+        return self._feed
 
     def ask_more(self) -> bool:
-        return False
+        """Have `step` read it again with older events; False where there are none to be had."""
+        if not self.fetch_more():
+            return False
+        self._close_recording()
+        return True
+
+    def _close_recording(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+        self._feed, self._reading, self.is_read = None, None, False
+
+    def close(self) -> None:
+        """Close files, remove what was fetched."""
+        self._close_recording()
+
+
+class JournalPast(Past):
+    """The run's `events.jsonl` on this machine."""
+
+    def __init__(self, border: Keyframe, journal: Path) -> None:
+        super().__init__(border)
+        self._journal = journal
 
     def open(self) -> ReplayFeed:
         feed = ReplayFeed(self._journal, math.inf)
         first = feed.peek()
         self.begins = RUN_BEGINS if first is not None and first.seq == 1 else JOURNAL_BEGINS
         return feed
-
-    def close(self) -> None:
-        """Nothing was fetched."""
 
 
 class _Head(msgspec.Struct):
@@ -112,7 +174,7 @@ class _Head(msgspec.Struct):
 _decode_head = msgspec.json.Decoder(_Head).decode
 
 
-class WirePast:
+class WirePast(Past):
     """A remote daemon's answers to `history`, from the newest event back, as far as needed.
 
     Each step asks for as much of `metric` as all steps before it, and for `trace` and `log` as far back. All
@@ -120,17 +182,17 @@ class WirePast:
 
     Args:
         ask: sends a question.
-        before: the newest number of each stream that is not asked for.
         num_bytes: of `metric` to ask for at first.
         max_bytes: of each stream, altogether.
         answer_bytes: of one answer.
     """
 
     def __init__(
-        self, ask: AskDaemon, before: Mapping[str, int], *, num_bytes: int, max_bytes: int, answer_bytes: int
+        self, border: Keyframe, ask: AskDaemon, *, num_bytes: int, max_bytes: int, answer_bytes: int
     ) -> None:
+        super().__init__(border)
         self._ask = ask
-        self._before = {stream: before.get(stream, 0) + 1 for stream in STREAMS}
+        self._before = {stream: border.numbers.get(stream, 0) + 1 for stream in STREAMS}
         self._lines: dict[Stream, list[bytes]] = {stream: [] for stream in STREAMS}
         """The newest first."""
         self._rare: tuple[bytes, ...] = ()
@@ -144,40 +206,14 @@ class WirePast:
         self._error = ""
         self._folder: Path | None = None
 
-    @property
-    def _is_metric_whole(self) -> bool:
-        return not self._held["metric"]
-
-    @property
-    def from_ts(self) -> float:
-        if self._is_metric_whole:
-            return 0.0
-        heads = [_decode_head(line) for line in reversed(self._lines["metric"])]
-        epochs = [head for head in heads if head.type == "epoch"] or heads
-        return epochs[WARM_UP_EPOCHS].ts if len(epochs) > WARM_UP_EPOCHS else math.inf
-
-    @property
-    def is_spent(self) -> bool:
-        return self._is_metric_whole or self._bytes["metric"] >= self._max
-
-    @property
-    def begins(self) -> str:
-        if self._is_metric_whole:
-            return RUN_BEGINS if self._before["metric"] <= 1 else JOURNAL_BEGINS
-        return f"no more than {self._max >> 10} KiB are fetched; esper-tui --replay there shows the whole run"
-
-    @property
-    def progress(self) -> str:
-        return f"{sum(self._bytes.values()) >> 10} KiB"
-
-    def ask_more(self) -> bool:
-        if self.is_spent:
+    def fetch_more(self) -> bool:
+        if not self._held["metric"] or self._bytes["metric"] >= self._max:
             return False
         self._wanted = min(2 * self._wanted, self._max)
         self._rare, self._is_rare_known = (), False
         return True
 
-    def step(self) -> bool:
+    def fetch(self) -> bool:
         if self._error:
             error, self._error = self._error, ""
             raise EsperError(f"what was before joining cannot be read: {error}")
@@ -187,7 +223,7 @@ class WirePast:
             if self._is_wanted(stream):
                 self._ask_history(stream, {"interval": 0.0, "bytes": self._answer}, self._take)
                 return False
-        if not self._is_metric_whole and not self._is_rare_known:
+        if self._held["metric"] and not self._is_rare_known:
             self._ask_history("metric", {"interval": 3600.0, "bytes": self._answer}, self._take_rare)
             return False
         return True
@@ -220,11 +256,13 @@ class WirePast:
         self._bytes[stream] += sum(map(len, lines))
         self._before[stream] = min(self._before[stream] - 1, int(result["first"]))
         self._held[stream] = bool(result["more"]) and self._before[stream] > 1
+        self.amount = f"{sum(self._bytes.values()) >> 10} KiB"
 
     def _take_rare(self, stream: Stream, result: dict[str, Any], lines: tuple[bytes, ...]) -> None:  # noqa: ARG002
         self._rare, self._is_rare_known = lines, True
 
     def open(self) -> ReplayFeed:
+        self._tell_reach()
         streams = {stream: lines[::-1] for stream, lines in self._lines.items()}
         streams["metric"][:0] = self._rare
         # By time between streams; within one as numbered, since the daemon's clock may have stepped back.
@@ -234,112 +272,29 @@ class WirePast:
         path.write_bytes(b"".join(line + b"\n" for line in found))
         return ReplayFeed(path, math.inf)
 
+    def _tell_reach(self) -> None:
+        """Say how far back what was fetched goes."""
+        if not self._held["metric"]:
+            self.is_spent, self.whole_from = True, 0.0
+            self.begins = RUN_BEGINS if self._before["metric"] <= 1 else JOURNAL_BEGINS
+            return
+        self.is_spent, limit = self._bytes["metric"] >= self._max, self._max >> 10
+        self.begins = f"no more than {limit} KiB are fetched; esper-tui --replay there shows the whole run"
+        heads = [_decode_head(line) for line in reversed(self._lines["metric"])]
+        epochs = [head for head in heads if head.type == "epoch"] or heads
+        self.whole_from = epochs[WARM_UP_EPOCHS].ts if len(epochs) > WARM_UP_EPOCHS else math.inf
+
     def close(self) -> None:
+        super().close()
         if self._folder is not None:
             remove_temporary_folder(self._folder)
             self._folder = None
 
 
-class PastReader:
-    """Reads a past from its beginning, and then from any of its keyframes on.
-
-    Args:
-        border: the first keyframe that the past is not needed for.
-    """
-
-    def __init__(self, source: Past, border: Keyframe) -> None:
-        self.border = border
-        self.is_read = False
-        """True once it has been read up to the border."""
-        self._source = source
-        self._feed: ReplayFeed | None = None
-        self._timeline = RunTimeline()
-        self._reading: Seek | None = None
-        self._first_ts = 0
-
-    @property
-    def from_ts(self) -> float:
-        """Time of the oldest moment that can be shown, microseconds."""
-        return max(self._first_ts, self._source.from_ts)
-
-    @property
-    def is_spent(self) -> bool:
-        return self._source.is_spent
-
-    @property
-    def begins(self) -> str:
-        return self._source.begins
-
-    @property
-    def progress(self) -> str:
-        if self._reading is None:
-            return self._source.progress
-        share = self._reading.progress
-        return f"{self._reading.folding.position} events" if share is None else f"{share:.0%}"
-
-    def step(self, seconds: float) -> RunTimeline | None:
-        """Go on for about `seconds`; the timeline once it is whole.
-
-        Raises:
-            EsperError: it cannot be read; the next call begins anew.
-        """
-        try:
-            reading = self._reading or self._begin()
-            if reading is None or not reading.step(seconds):
-                return None
-            if self._feed is not None and self._feed.problem is not None:
-                raise self._feed.problem
-        except EsperError:
-            self._close_recording()
-            raise
-        self.is_read = True
-        return self._timeline
-
-    def _begin(self) -> Seek | None:
-        if not self._source.step():
-            return None
-        self._feed = feed = self._source.open()
-        self._timeline, present, run = RunTimeline(), Folding(), self.border.state.run
-        self._first_ts, first = feed.clock, feed.peek()
-        if run is not None and not isinstance(first and first.data, RunStarted):
-            feed.rewind({}, position=0, ts=feed.now(), run=run)  # it begins in the midst of a boot
-            present.state.run, present.state.rounds_planned = run, run.rounds
-        self._reading = Seek(self._timeline, present, feed, SeekTarget(ts=self.border.ts), rejoined)
-        return self._reading
-
-    def read_after(self, present: Folding) -> EventReader:
-        """Events after a moment.
-
-        Raises:
-            EsperError: it cannot be read any more.
-        """
-        assert self._feed is not None
-        run = present.state.run
-        self._feed.rewind(present.numbers, position=present.position, ts=present.ts, run=run)
-        return self._feed
-
-    def ask_more(self) -> bool:
-        """Have `step` read it again with older events; False where there are none to be had."""
-        if not self._source.ask_more():
-            return False
-        self._close_recording()
-        return True
-
-    def _close_recording(self) -> None:
-        if self._feed is not None:
-            self._feed.close()
-        self._feed, self._reading, self.is_read = None, None, False
-
-    def close(self) -> None:
-        """Close files, remove what was fetched."""
-        self._close_recording()
-        self._source.close()
-
-
-def make_past(journal: Path | None, ask: AskDaemon, before: Mapping[str, int], *, is_thin: bool) -> Past:
-    """Reader of a live run's past, up to the newest known number of each stream."""
+def make_past(border: Keyframe, journal: Path | None, ask: AskDaemon, *, is_thin: bool) -> Past:
+    """Reader of a live run's past, up to a keyframe."""
     if journal is not None:
-        return JournalPast(journal)
+        return JournalPast(border, journal)
     if is_thin:
-        return WirePast(ask, before, num_bytes=32 << 10, max_bytes=256 << 10, answer_bytes=8 << 10)
-    return WirePast(ask, before, num_bytes=512 << 10, max_bytes=8 << 20, answer_bytes=256 << 10)
+        return WirePast(border, ask, num_bytes=32 << 10, max_bytes=256 << 10, answer_bytes=8 << 10)
+    return WirePast(border, ask, num_bytes=512 << 10, max_bytes=8 << 20, answer_bytes=256 << 10)

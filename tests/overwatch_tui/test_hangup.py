@@ -17,6 +17,8 @@ _PROGRAM = """
 import io, signal, sys
 from pathlib import Path
 from esper_overwatch.overwatch_tui.cli import _prepare_terminal
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.model.timeline import Keyframe
 from esper_overwatch.overwatch_tui.source.past import WirePast
 from esper_overwatch.overwatch_tui.source.recording import FetchFeed
 
@@ -30,7 +32,8 @@ class Fetched:
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be ignored
 _prepare_terminal()
 recording = FetchFeed(Fetched(), "digits-7f3a", "box", "STOPPED").take_recording()
-past = WirePast(lambda *_: None, {}, num_bytes=1, max_bytes=1, answer_bytes=1)
+border = Keyframe(0, 0, 0, {}, State(), b"", None)
+past = WirePast(border, lambda *_: None, num_bytes=1, max_bytes=1, answer_bytes=1)
 past._lines["metric"] = Path(sys.argv[1]).read_bytes().splitlines()[::-1]
 opened = past.open()
 if "close" in sys.argv:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from esper_overwatch.overwatch_tui.model.event_memory import EventMemory
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.overwatch_tui.model.time_target import TimeTarget
+from esper_overwatch.overwatch_tui.model.timeline import Keyframe
 from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.session import Session
@@ -152,7 +153,7 @@ async def test_late_joiner_steps_to_what_the_recording_shows(server: Server, add
 
 
 def live(
-    make_past: Callable[[Mapping[str, int]], Past | None],
+    make_past: Callable[[Keyframe], Past | None],
     *,
     envs: int = 8,
     joined: int = 4,
@@ -195,7 +196,7 @@ def shown_clock(session: Session) -> tuple[int, int]:
 @in_loop
 async def test_steps_cross_the_joining_both_ways(tmp_path: Path) -> None:
     path = written(tmp_path)
-    app = OverwatchApp(live(lambda _: JournalPast(path)))
+    app = OverwatchApp(live(lambda border: JournalPast(border, path)))
     async with app.run_test(size=SMALL) as pilot:
         assert await walk(app, pilot, "colon", *"go_to r4e1", "enter", *["comma"] * 3) == (3, 22)
         newer = sum(1 for e in events() if (e.ctx.round, e.ctx.epoch) > (3, 22))
@@ -215,7 +216,7 @@ async def test_steps_cross_the_joining_both_ways(tmp_path: Path) -> None:
 
 def test_incidents_before_joining_are_stepped_to(tmp_path: Path) -> None:
     path = journal.write(tmp_path / EVENTS_FILE, rounds=5)
-    session = live(lambda _: JournalPast(path), envs=16, joined=5)
+    session = live(lambda border: JournalPast(border, path), envs=16, joined=5)
     found = harness.events(rounds=5)
     began = [e for e in found if e.type == "incident" and e.data.change == "began"]
     newest = max(e.ts for e in began if e.ctx.round < 5)
@@ -233,7 +234,7 @@ def test_journal_that_was_cut_says_where_it_begins(tmp_path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     first = next(i for i, event in enumerate(events()) if event.ctx.round == 2)
     path.write_bytes(b"".join(lines[first:]))
-    session = live(lambda _: JournalPast(path))
+    session = live(lambda border: JournalPast(border, path))
     ends = "the journal no longer reaches back further"
     assert go_to(session, (1, 3)) == f"round 1 epoch 3 is not held: {ends}"
     assert not session.cursor.is_held
@@ -244,7 +245,7 @@ def test_journal_that_was_cut_says_where_it_begins(tmp_path: Path) -> None:
     assert step(session, -1) == f"no epoch before this moment: {ends}"
     assert shown_clock(session) == (2, 1)
     path.unlink()
-    session = live(lambda _: JournalPast(path))
+    session = live(lambda border: JournalPast(border, path))
     assert "cannot read the journal" in go_to(session, (2, 1))
 
 
@@ -273,15 +274,15 @@ class Wire:
         result = {"first": kept.first, "more": bool(lines) and kept.first > lines[0][0]}
         answered(RequestOutcome("q", method, result, None, 0.01, tuple(kept.lines)))
 
-    def past(self, numbers: Mapping[str, int], num_bytes: int, max_bytes: int) -> WirePast:
+    def past(self, border: Keyframe, num_bytes: int, max_bytes: int) -> WirePast:
         return WirePast(
-            self.ask, numbers, num_bytes=num_bytes, max_bytes=max_bytes, answer_bytes=max(1, num_bytes // 4)
+            border, self.ask, num_bytes=num_bytes, max_bytes=max_bytes, answer_bytes=max(1, num_bytes // 4)
         )
 
 
 def test_wire_is_asked_no_further_than_needed() -> None:
     wire = Wire()
-    session = live(lambda numbers: wire.past(numbers, 280_000, 1 << 20))
+    session = live(lambda border: wire.past(border, 280_000, 1 << 20))
     assert go_to(session, (4, 1)) + step(session, -1) + step(session, -1) == ""
     assert shown_clock(session) == (3, 23)
     asked = wire.asked
@@ -296,9 +297,9 @@ def test_wire_is_asked_no_further_than_needed() -> None:
 
 def test_fetched_moments_equal_the_recorded_ones(tmp_path: Path) -> None:
     wire = Wire()
-    fetched = live(lambda numbers: wire.past(numbers, 100_000, 1 << 20))
+    fetched = live(lambda border: wire.past(border, 100_000, 1 << 20))
     path = written(tmp_path)
-    read = live(lambda _: JournalPast(path))
+    read = live(lambda border: JournalPast(border, path))
     tables = []
     for session in (fetched, read):
         go_to(session, (3, 20))
@@ -314,8 +315,9 @@ def test_what_is_fetched_keeps_each_streams_order(num_bytes: int) -> None:
     shifted = [replace(e, ts=e.ts - 600 * SECOND) for e in events()[half:]]
     lines = [replace(e, line=encode_event(e.seq, e.ts, e.ctx, e.data)) for e in (*events()[:half], *shifted)]
     newest = {stream: max(e.seq for e in lines if e.stream == stream) for stream in ("metric", "life")}
-    past = Wire(found=lines).past(newest, num_bytes, 1 << 20)
-    until(past.step)
+    border = Keyframe(0, lines[-1].ts, 0, newest, State(), b"", None)  # type: ignore[arg-type]
+    past = Wire(found=lines).past(border, num_bytes, 1 << 20)
+    until(past.fetch)
     feed = past.open()
     numbers: dict[str, list[int]] = {"metric": [], "life": []}
     while (event := feed.peek()) is not None:
@@ -330,15 +332,15 @@ def test_what_is_fetched_keeps_each_streams_order(num_bytes: int) -> None:
 
 def test_end_of_what_is_fetched_is_said() -> None:
     wire = Wire()
-    session = live(lambda numbers: wire.past(numbers, 10_000, 70_000))
+    session = live(lambda border: wire.past(border, 10_000, 70_000))
     message = go_to(session, (1, 3))
     assert message.startswith("round 1 epoch 3 is not held: no more than 68 KiB are fetched")
     assert not session.cursor.is_held
     held = Wire(held_from=30)
-    session = live(lambda numbers: held.past(numbers, 20_000, 1 << 20))
+    session = live(lambda border: held.past(border, 20_000, 1 << 20))
     assert "the journal no longer reaches back further" in go_to(session, (1, 3))
     held.is_mute = True
-    session = live(lambda numbers: held.past(numbers, 20_000, 1 << 20))
+    session = live(lambda border: held.past(border, 20_000, 1 << 20))
     assert go_to(session, (1, 3)) == "what was before joining cannot be read: no answer within 10 s"
 
 
@@ -359,7 +361,7 @@ def test_journal_that_vanishes_can_be_tried_again(tmp_path: Path) -> None:
         yield from events()[1:40]
         raise FolderError("cannot read the journal: No such file or directory")
 
-    session = live(lambda _: Vanishing(path))
+    session = live(lambda border: Vanishing(border, path))
     assert go_to(session, (1, 3)) == "cannot read the journal: No such file or directory"
     assert not session.cursor.is_held
     assert go_to(session, (1, 3)) == ""
@@ -368,7 +370,7 @@ def test_journal_that_vanishes_can_be_tried_again(tmp_path: Path) -> None:
 
 def test_freeze_stops_on_the_way_to_the_past(tmp_path: Path) -> None:
     path = written(tmp_path)
-    session = live(lambda _: JournalPast(path))
+    session = live(lambda border: JournalPast(border, path))
     cursor = session.cursor
     cursor.go_to(TimeTarget(clock=(1, 3)))
     session.show_cursor()
@@ -391,7 +393,9 @@ def test_steps_go_on_where_memory_has_dropped_events(
     found = tuple(journal.events(envs=4, rounds=3, epoch_us=epoch_us))
     epochs = {(event.ctx.round, event.ctx.epoch): event for event in found if event.type == "epoch"}
     monkeypatch.setattr(event_memory, "CHUNK_EVENTS", 32)
-    session = live(lambda _: JournalPast(path), joined=2, memory=EventMemory(max_bytes=20_000), found=found)
+    session = live(
+        lambda border: JournalPast(border, path), joined=2, memory=EventMemory(max_bytes=20_000), found=found
+    )
     cursor = session.cursor
     assert isinstance(cursor, LiveCursor)
     assert cursor.memory.first > 100, "what is tested here"
@@ -422,7 +426,7 @@ async def test_screen_takes_keys_while_the_past_is_read(
 ) -> None:
     monkeypatch.setattr("esper_overwatch.overwatch_tui.session.SEEK_SECONDS", 0.0)
     path = written(tmp_path)
-    app = OverwatchApp(live(lambda _: JournalPast(path)))
+    app = OverwatchApp(live(lambda border: JournalPast(border, path)))
     async with app.run_test(size=SMALL) as pilot:
         app.session.cursor.go_to(TimeTarget(clock=(2, 5)))
         progress = set()
