@@ -155,12 +155,15 @@ FOOTER = (
 """Hints in the order in which they must fit; palette and quit are always there."""
 
 
-def bindings(keys: Sequence[Key] = ACTIONS) -> list[tuple[str, str]]:
-    """(key names, action of the app) of everything that can be pressed."""
+def bindings() -> list[tuple[str, str, str]]:
+    """(key names, action of the app, name) of all that can be pressed or given a key by a keymap."""
     return [
-        (key.keys, f"app.palette('{key.name} ')" if key.values else f"app.{key.action}")
-        for key in (*keys, *_OF_TERMINALS, *_DIGITS)
-        if key.keys
+        (
+            key.keys or f"none_{key.name}",
+            f"app.palette('{key.name} ')" if key.values else f"app.{key.action}",
+            key.name,
+        )
+        for key in (*ACTIONS, *_OF_TERMINALS, *_DIGITS)
     ]
 
 

@@ -17,6 +17,7 @@ from textual.events import Event, InputEvent, Key, Resize
 from textual.screen import Screen
 from textual.timer import Timer
 
+from esper_overwatch.overwatch_tui.keys import ACTIONS
 from esper_overwatch.overwatch_tui.model.incidents import IncidentRecord
 from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH, ScreenLayout, compose_screen
@@ -30,7 +31,6 @@ from esper_overwatch.overwatch_tui.screens.output_pace import OutputPace
 from esper_overwatch.overwatch_tui.screens.paced import ERASE_BELOW, ERASED_FROM, PacedScreen
 from esper_overwatch.overwatch_tui.screens.shown_cells import DifferenceUpdate, ShownCells
 from esper_overwatch.overwatch_tui.session import Session
-from esper_overwatch.overwatch_tui.settings.keymap import usual_names
 
 TICK_SECONDS = 1 / 30
 DOUBLE_PRESS_SECONDS = 2.0
@@ -69,9 +69,10 @@ class PaintedApp(App[None]):
         """(key, since) of what the bell has rung for, in its order; None before the first look."""
 
     def get_default_screen(self) -> MainScreen:
-        return MainScreen(self.palette, self.session.view.keys)
+        return MainScreen(self.palette)
 
     def on_mount(self) -> None:
+        self.set_keymap({key.name: key.keys for key in self.session.view.keys if key not in ACTIONS})
         self.set_interval(TICK_SECONDS, self.tick)
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
         self._count_output()
@@ -135,10 +136,8 @@ class PaintedApp(App[None]):
             event = Key(name, name if len(name) == 1 else None)
         if isinstance(event, Key) and event.is_forwarded and self._is_of_newer_screen(event):
             event = Key(event.key, event.character)
-        if isinstance(event, Key):
-            event = self._usual_key(event)
-            if not event.is_forwarded and self.screen_stack:
-                self._typed_on[event] = self.screen_stack[-1]
+        if isinstance(event, Key) and not event.is_forwarded and self.screen_stack:
+            self._typed_on[event] = self.screen_stack[-1]
         await super().on_event(event)
 
     def _is_of_newer_screen(self, event: Key) -> bool:
@@ -146,16 +145,6 @@ class PaintedApp(App[None]):
         screen = self.screen_stack[-1]
         is_older = self._typed_on.pop(event, screen) is not screen
         return is_older and not getattr(screen, "is_read_first", False)
-
-    def _usual_key(self, event: Key) -> Key:
-        """The key under its default name, which is all that screens know."""
-        screen = self.screen_stack[-1]
-        if not getattr(screen, "takes_chosen_keys", False):
-            return event
-        name = usual_names(self.session.view.keys).get(event.key)
-        if name is None:
-            return event
-        return Key(name, name if len(name) == 1 else " " if name == "space" else None)
 
     def _is_escape_and_key(self, name: str) -> bool:
         """True if Alt and a key mean Esc and the key: not for a chosen key, nor for a letter in a text."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from textual.binding import Binding, BindingsMap
+from textual.binding import Binding
 from textual.events import Click, Key, MouseScrollDown, MouseScrollUp
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region, Size
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
@@ -68,14 +67,12 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
     AUTO_FOCUS = ""
     first_lines = (2, 1)
     last_lines = (0, -2, -1)
-    BINDINGS = [Binding(names, action, show=False) for names, action in keys.bindings()]  # noqa: RUF012
+    BINDINGS = [  # noqa: RUF012
+        Binding(names, action, show=False, id=name) for names, action, name in keys.bindings()
+    ]
 
-    def __init__(self, theme: Theme, chosen_keys: Sequence[keys.Key] = keys.ACTIONS) -> None:
+    def __init__(self, theme: Theme) -> None:
         super().__init__()
-        if chosen_keys != keys.ACTIONS:
-            self._bindings = BindingsMap(
-                [Binding(names, action, show=False) for names, action in keys.bindings(chosen_keys)]
-            )
         self._theme = theme
         self._panels: dict[str, LinePanel] = {}
         """Widgets of all boxes shown so far: mounting one takes as long as drawing it."""
@@ -86,7 +83,7 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
 
     def on_key(self, event: Key) -> None:
         """Report a key that does nothing."""
-        if event.key not in self._bindings.key_to_bindings:
+        if event.key not in self.active_bindings:
             self.post_message(self.UnknownKey(event.key))
 
     def on_click(self, event: Click) -> None:

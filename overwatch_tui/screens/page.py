@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.screen import ModalScreen
 
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Row
@@ -19,16 +20,19 @@ class AnswerScreen(ModalScreen[None]):
     """A query, and its answer as lines of a name and a value; Esc closes it."""
 
     AUTO_FOCUS = ""
-    takes_chosen_keys = True
-    """True if the operator's own keys work here like the default ones."""
     BINDINGS = [  # noqa: RUF012
-        ("escape,question_mark,f1,q,enter", "dismiss", ""),
-        ("j,down", "scroll_by(1)", ""),
-        ("k,up", "scroll_by(-1)", ""),
-        ("pagedown,space", "scroll_by(15)", ""),
-        ("pageup", "scroll_by(-15)", ""),
-        ("g,home", "scroll_by(-100000)", ""),
-        ("G,end", "scroll_by(100000)", ""),
+        Binding("escape", "dismiss", id="step_back"),
+        Binding("question_mark,f1", "dismiss", id="help"),
+        Binding("q", "dismiss", id="leave"),
+        Binding("enter", "dismiss", id="enter"),
+        Binding("j,down", "scroll_by(1)", id="down"),
+        Binding("k,up", "scroll_by(-1)", id="up"),
+        Binding("pagedown", "scroll_by(15)", id="page_down"),
+        Binding("pageup", "scroll_by(-15)", id="page_up"),
+        Binding("g,home", "scroll_by(-100000)", id="first_row"),
+        Binding("G", "scroll_by(100000)", id="last_row"),
+        Binding("space", "scroll_by(15)"),
+        Binding("end", "scroll_by(100000)"),
     ]
 
     def __init__(self, title: str, answer: dict[str, Any], theme: Theme) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.events import Click
 from textual.screen import Screen
 
@@ -42,23 +43,24 @@ class RunsScreen(Screen[None], inherit_bindings=False):
     """
 
     AUTO_FOCUS = ""
-    takes_chosen_keys = True
     BINDINGS = [  # noqa: RUF012
-        ("j,down", "move(1)", ""),
-        ("k,up", "move(-1)", ""),
-        ("g,home", "move(-1000000)", ""),
-        ("G,end", "move(1000000)", ""),
-        ("pagedown", "page(1)", ""),
-        ("pageup", "page(-1)", ""),
-        ("enter", "open", ""),
-        ("escape,R", "back", ""),
-        ("slash", "filter", ""),
-        ("r", "ask_again", ""),
-        ("question_mark,f1", "app.help", ""),
-        ("q", "app.leave", ""),
-        ("ctrl+c", "app.leave", ""),
-        ("ctrl+z", "app.suspend_process", ""),
-        ("ctrl+l", "app.redraw", ""),
+        Binding("j,down", "move(1)", id="down"),
+        Binding("k,up", "move(-1)", id="up"),
+        Binding("g,home", "move(-1000000)", id="first_row"),
+        Binding("G", "move(1000000)", id="last_row"),
+        Binding("end", "move(1000000)"),
+        Binding("pagedown", "page(1)", id="page_down"),
+        Binding("pageup", "page(-1)", id="page_up"),
+        Binding("enter", "open", id="enter"),
+        Binding("escape", "back", id="step_back"),
+        Binding("R", "back", id="runs"),
+        Binding("slash", "filter", id="filter"),
+        Binding("r", "ask_again"),
+        Binding("question_mark,f1", "app.help", id="help"),
+        Binding("q", "app.leave", id="leave"),
+        Binding("ctrl+c", "app.leave"),
+        Binding("ctrl+z", "app.suspend_process"),
+        Binding("ctrl+l", "app.redraw"),
     ]
 
     def __init__(

@@ -79,16 +79,6 @@ def remap_keys(chosen: Mapping[str, object], where: str, keys: Sequence[Key] = A
     return tuple(made)
 
 
-def usual_names(keys: Sequence[Key]) -> dict[str, str]:
-    """Usual key of the same action, by each key that the operator has chosen."""
-    return {
-        name: usual.keys.split(",")[0]
-        for key, usual in zip(keys, ACTIONS, strict=True)
-        for name in key.keys.split(",")
-        if usual.keys and name and name not in usual.keys.split(",")
-    }
-
-
 def _read_keys(action: str, value: object, where: str) -> list[str]:
     texts = value if isinstance(value, list) else [value]
     words = [text for text in texts if isinstance(text, str)]

@@ -13,6 +13,7 @@ from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.notifier import parse_quiet_hours
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.screens.line_widget import LinePanel
+from esper_overwatch.overwatch_tui.screens.page import AnswerScreen
 from esper_overwatch.overwatch_tui.screens.palette import PaletteScreen
 from esper_overwatch.overwatch_tui.screens.runs import RunsScreen
 from esper_overwatch.overwatch_tui.settings.sources import Settings, read_settings
@@ -136,12 +137,23 @@ async def test_quiet_hours_are_typed_and_hold_at_once(tmp_path: Path) -> None:
 @in_loop
 async def test_chosen_keys_act_in_every_view_and_modal(tmp_path: Path) -> None:
     path = tmp_path / "tui.toml"
-    path.write_text('[keys]\ndown = "ctrl+n"\nlast_row = "f9"\nleave = "ctrl+q"\nfreeze = "f5"\n')
+    path.write_text('[keys]\ndown = "ctrl+n"\nenter = "f9"\nleave = "ctrl+q"\nfreeze = "f5"\n')
     app = _app(read_settings({}, path=path), choice=RunChoice(RunList([FakeMachine(RUNS)])))
     async with app.run_test(size=SMALL) as pilot:
         for view in VIEWS:
             PANELS.show(app.session.view, view)
             assert await _freeze_key(pilot, app, "f5"), view
+        app.push_screen(AnswerScreen(":status", {str(n): n for n in range(99)}, app.palette))
+        await pilot.pause()
+        at_top = _text(app)
+        await press(pilot, "j")
+        assert _text(app) == at_top
+        await press(pilot, "ctrl+n")
+        assert _text(app) != at_top
+        await press(pilot, "enter")
+        assert isinstance(app.screen, AnswerScreen)
+        await press(pilot, "f9")
+        assert not isinstance(app.screen, AnswerScreen)
         await press(pilot, "R")
         assert isinstance(app.screen, RunsScreen)
         first = app.choice.view.selected.get("runs")
