@@ -148,6 +148,14 @@ class LiveCursor(Cursor):
         self._seek = Seek(self.timeline, present, reader, target, rejoined)
         return ""
 
+    def _step(self, what: str, by: int) -> str:
+        """As the base's; where what the moment was read from has been dropped, read it again."""
+        first = self.timeline.keyframes[:1]
+        is_past = self.moment is not None and bool(first) and self.moment.position < first[0].position
+        if is_past and not self._is_past_read:
+            return self._step_before(what, by)
+        return super()._step(what, by)
+
     def _step_before(self, what: str, by: int) -> str:
         return self._go_before(lambda: self._step(what, by), f"no {what} before this moment")
 
@@ -198,20 +206,17 @@ class LiveCursor(Cursor):
             return
         self._retry = None
         if self._is_past_read:
-            before = self._position_of_moment
             self.timeline.put_before(older, past.from_ts)
-            after = self._position_of_moment
-            if self.moment is not None and before is not None and after is not None:
-                self.moment = self.moment._replace(position=self.moment.position + after - before)
+            self._place_moment()
         self.notice = retry()
 
-    @property
-    def _position_of_moment(self) -> int | None:
-        """Position of its epoch: reading the past again, as of a daemon that left holes, can change it."""
-        if self.moment is None:
-            return None
-        ctx = self.moment.state.epoch_ctx
-        return self.timeline.clock_position(ctx.round, ctx.epoch)
+    def _place_moment(self) -> None:
+        """Know the position of the moment: a past that is read again can have other events than before."""
+        if self.moment is not None:
+            ctx = self.moment.state.epoch_ctx
+            epoch = self.timeline.clock_position(ctx.round, ctx.epoch)
+            if epoch is not None and self.timeline.epoch_at(self.moment.position) != epoch:
+                self.moment = self.moment._replace(position=epoch)
 
     def close(self) -> None:
         """Forget the past."""

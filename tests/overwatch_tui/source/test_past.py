@@ -420,6 +420,27 @@ def test_steps_go_on_where_memory_has_dropped_events(
     assert stands_at(list(epochs)[-1])
 
 
+def test_past_is_read_again_where_memory_drops_events_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = journal.write(tmp_path / EVENTS_FILE, envs=4, rounds=4, epoch_us=10_000_000)
+    found = tuple(journal.events(envs=4, rounds=4, epoch_us=10_000_000))
+    half = next(i for i, event in enumerate(found) if event.ctx.round == 3)
+    monkeypatch.setattr(event_memory, "CHUNK_EVENTS", 32)
+    memory = EventMemory(max_bytes=20_000)
+    session = live(lambda border: JournalPast(border, path), joined=2, memory=memory, found=found[:half])
+    assert go_to(session, (1, 3)) == ""
+    border = session.cursor.timeline.keyframes[0]
+    assert isinstance(session.feed, ListFeed)
+    session.feed.items = list(found[half:])
+    session.tick()
+    assert session.cursor.timeline.keyframes[0] is not border, "what is tested here"
+    assert shown_clock(session) == (1, 3)
+    for by, clock_ in ((1, (1, 4)), (1, (1, 5)), (-1, (1, 4)), (-4, (1, 1))):
+        step(session, by)
+        assert shown_clock(session) == clock_
+
+
 @in_loop
 async def test_screen_takes_keys_while_the_past_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
