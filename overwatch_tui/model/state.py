@@ -103,19 +103,19 @@ class State:
     curves: Curves = field(default_factory=Curves)
     unknown: int = 0
     """Events of types this version does not know."""
-    _numbers: dict[str, int] = field(default_factory=dict)
-    """The newest number of each stream that was folded, across snapshots."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    """The newest number of each stream that was folded, over all boots."""
     _newest: tuple[str, int] = ("", 0)
     """Stream and time of the event that `ctx` is of."""
 
     def fold(self, event: Event) -> None:
         """Take in an event; of what a snapshot repeats, only what `rejoin` has dropped."""
         self.ts = max(self.ts, event.ts)
-        known = self._numbers.get(event.stream, 0)
+        known = self.numbers.get(event.stream, 0)
         if event.seq > known:
             if event.stream == "life" and event.seq != known + 1:
                 self.seed_counts.is_whole = False
-            self._numbers[event.stream] = event.seq
+            self.numbers[event.stream] = event.seq
             self._take_in(event)
         elif type(event.data) in _OPEN:
             HANDLERS[type(event.data)](self, event)
@@ -157,7 +157,7 @@ class State:
             curves=self.curves,
             seed_counts=self.seed_counts,
             stories=self.stories,
-            _numbers=self._numbers,
+            numbers=self.numbers,
         )
         fresh.incidents.drop()
         fresh.note(reason, now=now)

@@ -50,14 +50,11 @@ class Folding:
     """Number of events it was folded from."""
     ts: int = 0
     """The newest of them, microseconds."""
-    numbers: dict[str, int] = field(default_factory=dict)
-    """The newest number of each stream."""
 
     def fold(self, event: Event) -> None:
         self.state.fold(event)
         self.position += 1
         self.ts = max(self.ts, event.ts)
-        self.numbers[event.stream] = max(event.seq, self.numbers.get(event.stream, 0))
 
 
 @dataclass
@@ -77,7 +74,6 @@ class Keyframe:
     ts: int
     curves_until: int
     """Values of the curves before this time belong to it."""
-    numbers: dict[str, int]
     state: State
     """State without curves, counts, stories and log."""
     log: bytes
@@ -238,7 +234,6 @@ class RunTimeline:
             folding.position,
             folding.ts,
             curves_until,
-            dict(folding.numbers),
             copied,
             log,
             self._older[0].newest if is_older else self._newest,
@@ -257,9 +252,9 @@ class RunTimeline:
         state = keyframe.state.frozen_copy()
         state.curves = keyframe.newest.curves.cut(keyframe.curves_until)
         state.incident_history = keyframe.newest.history.cut(keyframe.ts)
-        state.stories = keyframe.newest.stories.cut(keyframe.numbers, state.ctx.round)
+        state.stories = keyframe.newest.stories.cut(state.numbers, state.ctx.round)
         state.log.extend(pickle.loads(zlib.decompress(keyframe.log)))
-        return Folding(state, keyframe.position, keyframe.ts, dict(keyframe.numbers))
+        return Folding(state, keyframe.position, keyframe.ts)
 
     def put_before(self, older: RunTimeline, from_ts: float) -> None:
         """Make the moments of older events, which end where the first keyframe is, ones to go back to.

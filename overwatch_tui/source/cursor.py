@@ -209,7 +209,7 @@ class RecordedCursor(Cursor):
             present = self.timeline.start(keyframe)
             run: RunStarted | None = present.state.run
             try:
-                feed.rewind(keyframe.numbers, position=keyframe.position, ts=keyframe.ts, run=run)
+                feed.rewind(present.state.numbers, position=keyframe.position, ts=keyframe.ts, run=run)
             except EsperError as error:
                 self._steps_left.clear()
                 return str(error)

@@ -61,7 +61,7 @@ class LiveCursor(Cursor):
 
     def fold(self, state: State, event: Event) -> None:
         self._folding.state = state
-        if event.seq <= self._folding.numbers.get(event.stream, 0):
+        if event.seq <= state.numbers.get(event.stream, 0):
             state.fold(event)  # a snapshot repeats it
             return
         self.timeline.fold(self._folding, event, is_joining=self._is_joining)

@@ -131,7 +131,7 @@ class Past:
         """
         assert self._feed is not None
         run = present.state.run
-        self._feed.rewind(present.numbers, position=present.position, ts=present.ts, run=run)
+        self._feed.rewind(present.state.numbers, position=present.position, ts=present.ts, run=run)
         return self._feed
 
     def ask_more(self) -> bool:
@@ -192,7 +192,7 @@ class WirePast(Past):
     ) -> None:
         super().__init__(border)
         self._ask = ask
-        self._before = {stream: border.numbers.get(stream, 0) + 1 for stream in STREAMS}
+        self._before = {stream: border.state.numbers.get(stream, 0) + 1 for stream in STREAMS}
         self._lines: dict[Stream, list[bytes]] = {stream: [] for stream in STREAMS}
         """The newest first."""
         self._rare: tuple[bytes, ...] = ()

@@ -134,7 +134,7 @@ class ReplayFeed:
         """
         bad = self._bad, self._last_bad
         self._bad, self._last_bad = 0, ""
-        wanted = JournalRange(after=after)
+        wanted = JournalRange(after=dict(after))
         events = JournalEvents(self._path).read(wanted, on_bad=self._note_bad)
         try:
             following = next(events, None)

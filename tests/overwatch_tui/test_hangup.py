@@ -32,7 +32,7 @@ class Fetched:
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be ignored
 _prepare_terminal()
 recording = FetchFeed(Fetched(), "digits-7f3a", "box", "STOPPED").take_recording()
-border = Keyframe(0, 0, 0, {}, State(), b"", None)
+border = Keyframe(0, 0, 0, State(), b"", None)
 past = WirePast(border, lambda *_: None, num_bytes=1, max_bytes=1, answer_bytes=1)
 past._lines["metric"] = Path(sys.argv[1]).read_bytes().splitlines()[::-1]
 opened = past.open()

@@ -315,7 +315,7 @@ def test_what_is_fetched_keeps_each_streams_order(num_bytes: int) -> None:
     shifted = [replace(e, ts=e.ts - 600 * SECOND) for e in events()[half:]]
     lines = [replace(e, line=encode_event(e.seq, e.ts, e.ctx, e.data)) for e in (*events()[:half], *shifted)]
     newest = {stream: max(e.seq for e in lines if e.stream == stream) for stream in ("metric", "life")}
-    border = Keyframe(0, lines[-1].ts, 0, newest, State(), b"", None)  # type: ignore[arg-type]
+    border = Keyframe(0, lines[-1].ts, 0, State(numbers=newest), b"", None)  # type: ignore[arg-type]
     past = Wire(found=lines).past(border, num_bytes, 1 << 20)
     until(past.fetch)
     feed = past.open()
