@@ -98,7 +98,7 @@ class PaintedApp(App[None]):
             update = DifferenceUpdate(renderable, self.shown, *limits)
             super()._display(screen, update)  # type: ignore[arg-type]
             if isinstance(screen, PacedScreen):
-                screen.note_unsent(update.unsent)
+                screen.num_owed = self.shown.unsent
         else:
             super()._display(screen, renderable)
         question = self.pace.ask()

@@ -1,13 +1,13 @@
 """A screen that sends a slow terminal what matters first, and the rest when there is room.
 
-What could not be sent is remembered as regions, not as output: when their turn comes they are drawn as they
-are then, so that nothing ever waits behind an old frame. Textual has no public way to do this: the use of
-`_compositor_refresh` and of the compositor's dirty regions is held by tests/overwatch_tui/screens.
+What could not be sent is not remembered as output: when there is room the screen is drawn as it is then, and
+the cells that differ are sent, so that nothing ever waits behind an old frame. Textual has no public way to
+do this: the use of `_compositor_refresh` and of the compositor's dirty regions is held by
+tests/overwatch_tui/screens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import ClassVar, TypeVar
 
 from textual.geometry import Region
@@ -34,13 +34,9 @@ class PacedScreen(Screen[_Result], inherit_bindings=False):
     """Lines that are sent last; negative counts from the bottom."""
     room: int | None = None
     """Bytes that the frame which is drawn may have; None = no limit."""
-    _owed: frozenset[Region] = frozenset()
+    num_owed = 0
+    """Lines, about, that have not been sent."""
     _is_other_view = False
-
-    @property
-    def num_owed(self) -> int:
-        """Spans of lines that have not been sent."""
-        return len(self._owed)
 
     def rank(self, y: int) -> tuple[int, int]:
         """The importance of a line, the smallest first."""
@@ -53,19 +49,15 @@ class PacedScreen(Screen[_Result], inherit_bindings=False):
         """Note that the next frame has nothing in common with what is shown."""
         self._is_other_view = True
 
-    def note_unsent(self, spans: Iterable[tuple[int, int, int]]) -> None:
-        """Remember the spans (line, column, columns) of the frame for which there was no room."""
-        self._owed |= {Region(x, y, width, 1) for y, x, width in spans}
-
     def send_owed(self) -> None:
         """Send as many owed lines as there is room for."""
-        if self._owed and self.is_current:
+        if self.num_owed and self.is_current:
             self._compositor_refresh()
 
     def _compositor_refresh(self) -> None:
         pace: OutputPace = self.app.pace  # type: ignore[attr-defined]
         self.room = room = pace.room if self.is_current else None
-        if room is None and not self._owed:
+        if room is None and not self.num_owed:
             self._is_other_view = False
             super()._compositor_refresh()
             return
@@ -77,11 +69,11 @@ class PacedScreen(Screen[_Result], inherit_bindings=False):
             if room is not None and CELL_BYTES * screen.area > room:
                 self.app.erase_below()  # type: ignore[attr-defined]
                 dirty.add(Region(0, ERASED_FROM, screen.width, screen.height - ERASED_FROM))
-        dirty.update(self._owed)
         if room is not None and room < MIN_ROOM:
-            spans = compositor._regions_to_spans([region.intersection(screen) for region in dirty])
-            self._owed = frozenset(Region(x1, y, x2 - x1, 1) for y, x1, x2 in spans)
+            self.num_owed = self.num_owed or len(lines)
             dirty.clear()
             return
-        self._owed = frozenset()
+        if self.num_owed:
+            dirty.add(screen)
+        self.num_owed = 0
         super()._compositor_refresh()

@@ -223,8 +223,8 @@ class ShownCells:
     def __init__(self) -> None:
         self._lines: dict[int, _Line] = {}
         self._width = self._height = 0
-        self.unsent: list[tuple[int, int, int]] = []
-        """(line, column, columns) of what the last update had no room for."""
+        self.unsent = 0
+        """Spans that the last update had no room for."""
 
     def forget(self) -> None:
         """Forget all cells: another program may have written to the terminal."""
@@ -250,7 +250,7 @@ class ShownCells:
     ) -> str:
         """Text that shows these spans of lines when written.
 
-        Those for which there was no room are `unsent`.
+        Those for which there was no room are counted as `unsent`.
 
         Args:
             spans: line, column, and what begins there.
@@ -267,7 +267,7 @@ class ShownCells:
         wanted = self._scroll(output, wanted)
         if rank is not None:
             wanted.sort(key=lambda span: rank(span[0]))  # type: ignore[arg-type, return-value]
-        self.unsent = []
+        self.unsent = 0
         left, is_first = room, True
         for y, x, cells in wanted:
             line = self._line(y)
@@ -275,7 +275,7 @@ class ShownCells:
             if shown.cells == cells.cells:
                 continue
             if self.unsent:
-                self.unsent.append((y, x, len(cells.text)))
+                self.unsent += 1
                 continue
             mark = output.mark()
             self._update_span(output, y, x, shown, cells)
@@ -283,7 +283,7 @@ class ShownCells:
                 left -= output.count_bytes(mark[0])
                 if left < 0 and not is_first:
                     output.undo(mark)
-                    self.unsent.append((y, x, len(cells.text)))
+                    self.unsent += 1
                     continue
             is_first = False
             line.put(x, cells)
@@ -454,15 +454,11 @@ class DifferenceUpdate(CompositorUpdate):
         self._update = update
         self._shown = shown
         self._room, self._rank = room, rank
-        self.unsent: list[tuple[int, int, int]] = []
-        """(line, column, columns) of what there was no room for."""
 
     def render_segments(self, console: Console) -> str:
         """Text to write."""
         system = console._color_system or ColorSystem.TRUECOLOR
-        data = self._shown.update(_spans_of(self._update), system, self._room, self._rank)
-        self.unsent = self._shown.unsent
-        return data
+        return self._shown.update(_spans_of(self._update), system, self._room, self._rank)
 
 
 def _spans_of(update: ChopsUpdate | LayoutUpdate) -> Iterable[tuple[int, int, Sequence[Segment]]]:
