@@ -51,7 +51,7 @@ class LineActions(DisplayActions, CommandActions):
         self._open_palette("", is_help=True)
 
     def _open_palette(self, text: str, *, is_help: bool) -> None:
-        from esper_overwatch.overwatch_tui.screens.palette import Entry, PaletteScreen
+        from esper_overwatch.overwatch_tui.screens.palette import PaletteRow, PaletteScreen
         from esper_overwatch.overwatch_tui.source.state_files import HistoryFile
 
         history, run_id, view = HistoryFile(), self.session.feed.run_id, self.session.view
@@ -62,18 +62,20 @@ class LineActions(DisplayActions, CommandActions):
             for name in (known_methods(answered=self.session.link.methods) if self.is_connected else ())
             if METHODS[name].socket == "qry" or not view.read_only
         ]
-        entries = [Entry(name, key.help, key.shown, is_ready=not key.values) for name, key in actions.items()]
-        entries += [Entry(name, self._setting_words(name)) for name in SETTINGS if name not in actions]
-        entries += [Entry(each.name, f"{each.usage}  {each.help}".lstrip()) for each in loop]
+        entries = [
+            PaletteRow(name, key.help, key.shown, is_ready=not key.values) for name, key in actions.items()
+        ]
+        entries += [PaletteRow(name, self._setting_words(name)) for name in SETTINGS if name not in actions]
+        entries += [PaletteRow(each.name, f"{each.usage}  {each.help}".lstrip()) for each in loop]
         offered = {entry.name for entry in entries}
-        entries += [Entry(name, METHODS[name].effect) for name in methods if name not in offered]
+        entries += [PaletteRow(name, METHODS[name].effect) for name in methods if name not in offered]
         if is_help:
-            shown = [Entry(name, about, is_field=True) for name, about in self._fields()]
+            shown = [PaletteRow(name, about, is_field=True) for name, about in self._fields()]
             title, can_do = f"{self._panel()}: its fields", "what can be done; type to search"
             entries = [
-                Entry(title, "", is_heading=True),
+                PaletteRow(title, "", is_heading=True),
                 *shown,
-                Entry(can_do, "", is_heading=True),
+                PaletteRow(can_do, "", is_heading=True),
                 *entries,
             ]
 

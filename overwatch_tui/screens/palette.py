@@ -23,7 +23,7 @@ _MOVES = {"down": 1, "up": -1, "pagedown": 10, "pageup": -10, "home": -9999, "en
 _NO_ARROWS = str.maketrans("", "", "↓↑←→")
 
 
-class Entry(NamedTuple):
+class PaletteRow(NamedTuple):
     """A row of the palette."""
 
     name: str
@@ -45,7 +45,7 @@ class PaletteScreen(InputLine):
 
     def __init__(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[PaletteRow],
         explain: Callable[[str], str],
         theme: Theme,
         glyphs: Glyphs,
@@ -69,7 +69,7 @@ class PaletteScreen(InputLine):
         """First line of the list that is shown."""
 
     @property
-    def matches(self) -> list[Entry]:
+    def matches(self) -> list[PaletteRow]:
         """Entries that what is typed finds: by the name's beginning, by the name, by what it says."""
         words = self.text.lower().split()
         if not words:
@@ -77,7 +77,7 @@ class PaletteScreen(InputLine):
         if self._is_named:
             return []
 
-        def rank(entry: Entry) -> int:
+        def rank(entry: PaletteRow) -> int:
             name = entry.name.lower()
             if name.startswith(words[0]):
                 return 0 if len(words) == 1 else 1
@@ -97,7 +97,7 @@ class PaletteScreen(InputLine):
         return bool(space) and any(entry.name == name and not entry.is_field for entry in self._entries)
 
     @property
-    def _chosen(self) -> Entry | None:
+    def _chosen(self) -> PaletteRow | None:
         """The row that Enter takes; None where the line is taken as it was typed."""
         found, text = self.matches, self.text.strip()
         if self._row is not None:
