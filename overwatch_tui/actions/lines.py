@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import partial
 
 from esper_overwatch.overwatch_tui.keys import ANY_TEXT, Key
@@ -18,11 +19,16 @@ from esper_overwatch.overwatch_tui.model.loop_commands import OfferedCommand, re
 from esper_overwatch.overwatch_tui.panels.field_help import FIELD_HELP, LEGEND
 from esper_overwatch.overwatch_tui.settings.table import DEFAULT, SETTINGS, BadSetting, format_value
 from esper_overwatch.protocol.client.items import RequestOutcome
+from esper_overwatch.protocol.client.stack_profile import SAMPLES_PER_SECOND, StackProfile
+from esper_overwatch.protocol.codec.readable import format_result
 from esper_overwatch.protocol.codec.text import clean_text
 from esper_overwatch.protocol.messages.commands import METHODS
 
 from .commands import CommandActions, Question
 from .display import DisplayActions
+
+STACK_SECONDS = 3.0
+"""For which a run's threads are looked at."""
 
 
 class LineActions(DisplayActions, CommandActions):
@@ -194,7 +200,9 @@ class LineActions(DisplayActions, CommandActions):
                 self._carry_out(parsed, text)
 
     def _carry_out(self, parsed: Parsed, text: str) -> None:
-        if parsed.is_query:
+        if parsed.method == "stacks":
+            self._watch_stacks(text, self.session.feed.run_id)
+        elif parsed.is_query:
             self.session.ask(parsed.method, parsed.params, lambda reply: self._show_answer(text, reply))
         elif parsed.method == "stop":
             self.ask_name(parsed.params)
@@ -213,7 +221,33 @@ class LineActions(DisplayActions, CommandActions):
         if reply.error is not None:
             self.show_message(clean_text(f"{text}: {reply.error}"))
         else:
-            self.push_screen(AnswerScreen(f":{text}", reply.result or {}, self.palette))
+            lines = format_result(reply.result or {})
+            self.push_screen(AnswerScreen(f":{text}", lines, self.palette))
+
+    def _watch_stacks(self, text: str, run_id: str | None) -> None:
+        """Ask again and again what the run's threads do, then show the shares."""
+        from esper_overwatch.overwatch_tui.screens.page import AnswerScreen
+
+        profile, begun = StackProfile(), time.monotonic()
+        self.show_message(f"{text}: looking for {STACK_SECONDS:.0f} s")
+
+        def ask() -> None:
+            if self.can_send(text, run_id):
+                self.session.ask("stacks", {}, take)
+
+        def take(reply: RequestOutcome) -> None:
+            if reply.error is not None:
+                self.show_message(clean_text(f"{text}: {reply.error}"))
+                return
+            profile.seconds = time.monotonic() - begun
+            profile.add((reply.result or {})["threads"])
+            if profile.seconds < STACK_SECONDS:
+                self.set_timer(1 / SAMPLES_PER_SECOND, ask)
+                return
+            self.show_message("")
+            self.push_screen(AnswerScreen(f":{text}", list(profile.tree()), self.palette))
+
+        ask()
 
 
 def _problem_with(key: Key, rest: str) -> str:

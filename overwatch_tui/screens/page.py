@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -10,14 +10,13 @@ from textual.screen import ModalScreen
 
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Row
 from esper_overwatch.overwatch_tui.render.theme import Theme
-from esper_overwatch.protocol.codec.readable import format_result
 from esper_overwatch.protocol.codec.text import clean_text
 
 from .line_widget import LinePanel
 
 
 class AnswerScreen(ModalScreen[None]):
-    """A query, and its answer as lines of a name and a value; Esc closes it."""
+    """A query, and the lines of its answer; Esc closes it."""
 
     AUTO_FOCUS = ""
     BINDINGS = [  # noqa: RUF012
@@ -35,7 +34,7 @@ class AnswerScreen(ModalScreen[None]):
         Binding("end", "scroll_by(100000)"),
     ]
 
-    def __init__(self, title: str, answer: dict[str, Any], theme: Theme) -> None:
+    def __init__(self, title: str, answer: Sequence[str], theme: Theme) -> None:
         super().__init__()
         self._panel = LinePanel(theme, id="page")
         self._title = title
@@ -51,7 +50,7 @@ class AnswerScreen(ModalScreen[None]):
         head = Row().put(f" {self._title} ", "title").put("  j k scroll, Esc closes", "dim")
         room = max(1, width - 2)
         lines = [head.line(width), EMPTY]
-        for line in format_result(self._answer):
+        for line in self._answer:
             parts = [line[i : i + room] for i in range(0, max(1, len(line)), room)]
             lines += [Row().put(" ").put(clean_text(part)).line(width) for part in parts]
         self._top = max(0, min(self._top, len(lines) - height))

@@ -223,6 +223,34 @@ async def test_spaces_alone_are_a_line_that_does_nothing() -> None:
 
 
 @in_loop
+async def test_stacks_are_asked_for_until_shares_are_known() -> None:
+    app = app_of()
+    frames = ["trainer/loop.py:9 Trainer.run", "trainer/hosts/host_group.py:283 HostGroup._step"]
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("colon")
+        await write(pilot, "stacks")
+        await pilot.press("enter")
+        answers = 0
+        while not isinstance(app.screen, AnswerScreen):
+            if len(feed_of(app).requests) > answers:
+                answers += 1
+                thread = {
+                    "id": 7,
+                    "name": "MainThread",
+                    "cpu_us": answers,
+                    "frames": frames[: 1 + answers % 2],
+                }
+                feed_of(app).answer({"threads": [thread]})
+            app.tick()
+            await pilot.pause(0.01)
+        assert {method for _, method, _ in feed_of(app).requests} == {"stacks"}
+        assert answers > 2
+        assert f"MainThread: 0% of a core, {answers} samples" in text_of(app)
+        assert " 100%  Trainer.run (trainer/loop.py:9)" in text_of(app)
+        assert "HostGroup._step (trainer/hosts/host_group.py:283)" in text_of(app)
+
+
+@in_loop
 async def test_a_question_shows_its_answer() -> None:
     app = app_of()
     async with app.run_test(size=SIZE) as pilot:

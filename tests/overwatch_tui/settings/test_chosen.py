@@ -143,7 +143,7 @@ async def test_chosen_keys_act_in_every_view_and_modal(tmp_path: Path) -> None:
         for view in VIEWS:
             PANELS.show(app.session.view, view)
             assert await _freeze_key(pilot, app, "f5"), view
-        app.push_screen(AnswerScreen(":status", {str(n): n for n in range(99)}, app.palette))
+        app.push_screen(AnswerScreen(":status", [str(n) for n in range(99)], app.palette))
         await pilot.pause()
         at_top = _text(app)
         await press(pilot, "j")
