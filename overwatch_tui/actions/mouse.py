@@ -17,7 +17,7 @@ SORTS_BY_HEADING = {
     "ENV": "env",
     "ST": "attention",
     "ACC": "accuracy",
-    "dACC": "change",
+    "GAIN": "change",
     "RETURN": "return",
     "GRAD": "gradient",
     "DRIFT": "drift",

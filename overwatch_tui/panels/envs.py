@@ -203,7 +203,7 @@ class _Table:
             ("ENV", self._digits + 1, "env"),
             (" ST", 5, "attention"),
             ("ACC", 6, "accuracy"),
-            ("dACC", 7, "change"),
+            ("GAIN", 7, "change"),
             ("RETURN", 8, "return"),
             ("GRAD", 7, "gradient"),
             ("DRIFT", 7, "drift"),

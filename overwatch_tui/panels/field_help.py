@@ -23,7 +23,7 @@ LEGEND: tuple[tuple[str, str], ...] = (
 _ENVS = PanelHelp(
     (
         ("ST", "ok, WARN, CRIT; STAL no progress; ROLL rolled back by the governor; -- no data"),
-        ("ACC dACC", "validation accuracy in percent, and its change since the epoch before in points"),
+        ("ACC GAIN", "validation accuracy in percent, and its change since the epoch before in points"),
         ("RETURN", "sum of rewards in this episode"),
         ("GRAD", "L2 norm of the host's gradient"),
         ("DRIFT", "|norm - average| / average of that norm; ? and ! = the daemon raised a warning, an alarm"),
@@ -40,7 +40,7 @@ _ENVS = PanelHelp(
             "GRAD and DRIFT up",
             "a seed blends in too fast, or the learning rate is high: view 4, then the slot's alpha",
         ),
-        ("STAL", "no better accuracy for many epochs: are its slots dormant, is dACC zero everywhere?"),
+        ("STAL", "no better accuracy for many epochs: are its slots dormant, is GAIN zero everywhere?"),
         ("GRAD --", "not measured: telemetry is below the level that has it"),
     ),
 )
