@@ -132,6 +132,7 @@ class Journal:
         try:
             self._compactor = Compactor(self._folder, keep_bytes=limits.keep_bytes)
             self._fd = _open(path)
+            sync_folder(path.parent)
             self.cut = repair(self._fd)
             self.bytes = os.fstat(self._fd).st_size
             self._unsynced = UnsyncedTail(self.bytes)

@@ -65,6 +65,8 @@ def config_folder() -> Path:
 def make_private(path: Path, *, advice: str, readable: bool = False) -> Path:
     """Make `path` (and its parents) with mode 0700, or check the one that is there.
 
+    What was made is on the disk before this returns: without its name nothing in it would be found again.
+
     Args:
         path: the folder.
         advice: what the operator can do where it cannot be made.
@@ -74,12 +76,21 @@ def make_private(path: Path, *, advice: str, readable: bool = False) -> Path:
         FolderError: it cannot be made, is a link, belongs to somebody else or is open to others.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.mkdir(mode=0o700, exist_ok=True)
+        _make_folder(path)
     except OSError as error:
         raise FolderError(f"cannot make the folder {path}: {error.strerror}; {advice}") from None
     _check_private(path, mask=0o022 if readable else 0o077)
     return path
+
+
+def _make_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        _make_folder(path.parent)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    sync_folder(path.parent)
 
 
 def _check_private(path: Path, *, mask: int) -> None:

@@ -1,0 +1,1 @@
+"""A disk that forgets what was not synced, and cuts of its power: `python -m tests.power`."""
