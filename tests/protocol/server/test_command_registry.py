@@ -33,15 +33,18 @@ def test_a_command_is_known_from_its_answer_to_its_end(server: Server) -> None:
         assert [o["op"] for o in client.ops()] == [id_]
 
 
-def test_a_cancelled_command_is_not_a_failed_one(server: Server) -> None:
+def test_each_command_ends_done_failed_or_cancelled(server: Server) -> None:
     with connect("alpha") as client:
-        ids = [client.checkpoint(tag)["id"] for tag in ("a", "b")]
-        first, second = server.mailbox.poll()
+        ids = [client.checkpoint(tag)["id"] for tag in "abcdefghijklmnopqrstuvwxyz"]
+        first, second, *rest = server.mailbox.poll()
         server.failed(first, "cancelled", "by bob")
         server.failed(second, "internal", "disk full")
-        until(lambda: client.op(ids[1])["state"] == "failed")
-        assert client.op(ids[0])["state"] == "cancelled"
-        assert client.op(ids[1])["error"] == {"kind": "internal", "message": "disk full"}
+        for command in rest:
+            server.done(command, {})
+        until(lambda: client.op(ids[-1])["state"] == "done")
+        ops = {op["op"]: op for op in client.ops()}
+        assert [ops[id_]["state"] for id_ in ids] == ["cancelled", "failed"] + ["done"] * 24
+        assert ops[ids[1]]["error"] == {"kind": "internal", "message": "disk full"}
 
 
 def test_an_unknown_operation_is_not_found(server: Server) -> None:

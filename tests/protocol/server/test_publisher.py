@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper_overwatch.protocol.codec.frames import decode_batch
+from esper_overwatch.protocol.codec.frames import Frames, decode_batch
 from esper_overwatch.protocol.codec.json_lines import Encoder, decode_line
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.journal.writer import Journal
@@ -18,6 +20,7 @@ from esper_overwatch.protocol.server import publisher
 from esper_overwatch.protocol.server.emitter import Emitter
 from esper_overwatch.protocol.server.publisher import Publisher, Ring
 from tests.batches import batches_of
+from tests.protocol.harness import until
 
 
 @given(
@@ -62,10 +65,15 @@ def test_ring_range_ends_at_its_number_or_bytes() -> None:
     assert ring.first is None
 
 
-def test_an_event_that_cannot_be_encoded_takes_no_number(tmp_path: Path) -> None:
+def test_sent_events_are_journalled_and_unencodable_ones_take_no_number(tmp_path: Path) -> None:
     emitter, sent = Emitter(), []
     journal = Journal(tmp_path / "events.jsonl")
-    one = Publisher(emitter, journal, run="r", boot="b", send=sent.append, note=lambda *_: None)
+
+    def send(frames: Frames) -> None:
+        assert bytes(frames[2]) + b"\n" in journal.path.read_bytes(), "written before it is sent"
+        sent.append(frames)
+
+    one = Publisher(emitter, journal, run="r", boot="b", send=send, note=lambda *_: None)
     for env, value in enumerate((1, object(), 2)):
         done = ev.CommandDone(id="1", method="pause", result={"value": value}, seconds=0.0)
         emitter.emit(done, env=env)
@@ -78,3 +86,26 @@ def test_an_event_that_cannot_be_encoded_takes_no_number(tmp_path: Path) -> None
     assert [(e.seq, e.line) for e in read(journal.path)] == list(enumerate(lines, 1))
     assert one.unencodable == 1
     assert one.range("life", 1, 2, limit=10**6) == list(enumerate(lines, 1))
+
+
+@pytest.mark.parametrize(
+    ("event", "seconds"),
+    [
+        (ev.RoundStarted(rounds=1), 0.0),
+        (ev.LogLine(level="INFO", logger="x", message=""), publisher.SYNC_SECONDS),
+    ],
+)
+def test_life_is_synced_at_once_the_rest_within_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: object, seconds: float
+) -> None:
+    clock = SimpleNamespace(
+        now=5.0, monotonic=lambda: clock.now, monotonic_ns=time.monotonic_ns, time_ns=time.time_ns
+    )
+    monkeypatch.setattr(publisher, "time", clock)
+    emitter, journal = Emitter(), Journal(tmp_path / "events.jsonl")
+    one = Publisher(emitter, journal, run="r", boot="b", send=lambda _: None, note=lambda *_: None)
+    emitter.emit(event)
+    one.tick()
+    clock.now += seconds
+    until(lambda: one.tick() or journal.synced)
+    journal.close()

@@ -17,7 +17,7 @@ from esper_overwatch.trainer.daemon import logging_setup
 
 
 def test_log_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """A new one, and one that an earlier version made for everybody to read."""
+    """A new one, and one that an earlier version made for all to read; one that is a link is refused."""
     old = os.umask(0)
     try:
         for name in ("new.log", "old.log"):
@@ -27,6 +27,9 @@ def test_log_is_for_its_owner_alone(tmp_path: Path) -> None:
             with open(path, "a", encoding="utf-8", opener=open_private) as file:
                 file.write("x")
             assert path.stat().st_mode & 0o777 == 0o600
+        (tmp_path / "link.log").symlink_to(path)
+        with pytest.raises(OSError, match="symbolic link"):
+            open(tmp_path / "link.log", "a", opener=open_private).close()
     finally:
         os.umask(old)
 
