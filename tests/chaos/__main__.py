@@ -2,10 +2,12 @@
 
     python -m tests.chaos --minutes 15 [--seed N]
 
-The sequence of acts is decided by the seed alone; the moments are not. After each act the run must go on. At
-the end the journal must be dense and without duplicates, every epoch's figures must be those of the same
-training without interruption, bit for bit, no process may be left, and memory must be bounded. The last line
-is JSON. Exit code 0 only if all held, 1 if not.
+The sequence of acts is decided by the seed alone; the moments are not. Beside them a client writes down all
+events that it receives, and others send commands. After each act the run must go on. At the end the journal,
+read with json and zstd alone, must be dense and without duplicates; what was received must be its lines, byte
+for byte; each command must have had one effect and one answer, or been refused as it had to be; every epoch's
+figures must be those of the same training without interruption, bit for bit; no process may be left, and
+memory must be bounded. The last line is JSON. Exit code 0 only if all held, 1 if not.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from esper_overwatch.protocol.journal.reader import read
-
-from .checks import check_journals, newest_round, train_uninterrupted
+from .checks import check_clients, check_journals, events_of, newest_round, train_uninterrupted
+from .clients import Commander, Recorder
 from .faults import FAULTS, Fault, Scene
 from .site import BrokenPromise, Site, Victim, opened
 
@@ -44,27 +45,28 @@ def say(begin: float, what: str) -> None:
     print(f"{time.monotonic() - begin:7.1f} s  {what}", flush=True)
 
 
-def wreak(site: Site, victim: Victim, seed: int, seconds: float) -> dict[str, int]:
+def wreak(scene: Scene, seed: int, seconds: float) -> dict[str, int]:
     """Act until the time is over; how often each fault was done.
 
     Raises:
         BrokenPromise: something did not hold right after an act; the message names it.
     """
-    begin, silent, done = time.monotonic(), list[Any](), dict[str, int]()
+    begin, done = time.monotonic(), dict[str, int]()
     for number, (fault, rng) in enumerate(acts(seed), start=1):
         if time.monotonic() - begin > seconds:
             break
-        if fault.needs in site.missing:
+        if fault.needs in scene.site.missing:
             continue
+        scene.rng = rng
         say(begin, f"act {number} of seed {seed}: {fault.name} ...")
         try:
-            did = fault.do(Scene(site, victim, rng, silent))
-            victim.check_service()
+            did = fault.do(scene)
+            scene.victim.check_service()
         except BrokenPromise as broken:
             raise BrokenPromise(f"act {number}, {fault.name} ({fault.holds}): {broken}") from broken
         say(begin, f"act {number} of seed {seed}: {fault.name}: {did}")
         done[fault.name] = done.get(fault.name, 0) + 1
-    for peers in silent:
+    for peers in scene.silent:
         peers.close()
     return done
 
@@ -91,7 +93,15 @@ def run(site: Site, victim: Victim, seed: int, seconds: float) -> dict[str, Any]
     """
     victim.check_service()
     before = max(rss for _, rss in victim.memory)
-    done = wreak(site, victim, seed, seconds)
+    scene = Scene(site, victim, random.Random(seed))
+    victim.recorder = recorder = Recorder(victim.run)
+    clock = victim.is_clock_right
+    commander = Commander(victim.run, random.Random(f"{seed}/commands"), victim.port, clock)
+    try:
+        done = wreak(scene, seed, seconds)
+    finally:
+        commander.close()
+        recorder.close()
     if (code := victim.end()) != 0:
         raise BrokenPromise(f"exit code {code} after the last SIGTERM")
     if (code := victim.end_gateway()) != 0:
@@ -100,8 +110,9 @@ def run(site: Site, victim: Victim, seed: int, seconds: float) -> dict[str, Any]
     if left := site.processes():
         raise BrokenPromise(f"processes are left: {left}")
     chaotic = victim.run / "events.jsonl"
-    whole = train_uninterrupted(site, newest_round(read(chaotic)))
-    figures = check_journals(chaotic, whole)
+    figures = check_clients(chaotic, recorder, commander, scene.cut)
+    whole = train_uninterrupted(site, newest_round(events_of(chaotic)))
+    figures |= check_journals(chaotic, whole)
     return {"acts": sum(done.values()), "faults": done, **figures, "growth_mib": growth >> 20}
 
 

@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.journal.reader import read
 from tests.seed_counting import count_seeds
 
+from .clients import Commander, Recorder
+from .plain import Line, parsed, plain_lines
 from .site import PATIENCE_SECONDS, TRAINING, BrokenPromise, Site, until
 
 FIGURES = frozenset(
@@ -37,7 +38,7 @@ Place = tuple[int, int, str]
 Figures = dict[Place, list[str]]
 
 
-def check_dense(events: Iterable[Event]) -> dict[str, int]:
+def check_dense(events: Iterable[Line]) -> dict[str, int]:
     """The numbers of each stream are 1, 2, 3 and so on, over all boots; gives the newest.
 
     Raises:
@@ -51,7 +52,7 @@ def check_dense(events: Iterable[Event]) -> dict[str, int]:
     return last
 
 
-def figures_by_boot(events: Iterable[Event]) -> list[Figures]:
+def figures_by_boot(events: Iterable[Line]) -> list[Figures]:
     """What was trained, per boot and place in the order written, without times."""
     boots: list[Figures] = []
     for event in events:
@@ -59,11 +60,9 @@ def figures_by_boot(events: Iterable[Event]) -> list[Figures]:
             boots.append(defaultdict(list))
         if event.type not in FIGURES:
             continue
-        line = json.loads(event.line)
-        data = {key: value for key, value in line["data"].items() if key not in TIMES}
-        subject = {key: value for key, value in line["ctx"].items() if key not in ("level", "round", "epoch")}
-        place = (event.ctx.round, event.ctx.epoch, event.stream)
-        boots[-1][place].append(json.dumps([event.type, subject, data]))
+        data = {key: value for key, value in event.data.items() if key not in TIMES}
+        subject = {key: value for key, value in event.ctx.items() if key not in ("level", "round", "epoch")}
+        boots[-1][*event.place, event.stream].append(json.dumps([event.type, subject, data]))
     return boots
 
 
@@ -103,7 +102,7 @@ def _first_difference(figures: list[str], expected: list[str]) -> str:
     return f"{len(figures)} events instead of {len(expected)}"
 
 
-def newest_round(events: Iterable[Event]) -> int:
+def newest_round(events: Iterable[Line]) -> int:
     """The highest round that any boot has begun; the last boot may have gone on from an older checkpoint."""
     return max(place[0] for boot in figures_by_boot(events) for place in boot)
 
@@ -145,13 +144,50 @@ def check_journals(chaotic: Path, whole: Path) -> dict[str, Any]:
     Raises:
         BrokenPromise: something does not hold.
     """
-    check_dense(read(whole))
-    (expected,) = figures_by_boot(read(whole))
-    last = check_dense(read(chaotic))
-    boots = figures_by_boot(read(chaotic))
+    (expected,) = figures_by_boot(events_of(whole))
+    events = events_of(chaotic)
+    last = check_dense(events)
+    boots = figures_by_boot(events)
     epochs = check_figures(boots, expected)
     try:
         seeds = count_seeds(chaotic).total()
     except AssertionError as error:
         raise BrokenPromise(f"seeds are counted differently: {error}") from error
     return {"events": sum(last.values()), "boots": len(boots), "epochs": epochs, "seeds": seeds}
+
+
+def events_of(journal: Path) -> list[Line]:
+    """A journal's events, which the product's reader gives as they stand there.
+
+    Raises:
+        BrokenPromise: a line is none, or the product reads others.
+    """
+    lines = plain_lines(journal)
+    if [event.line for event in read(journal)] != lines:
+        raise BrokenPromise(f"the product reads {journal} otherwise than it stands there")
+    try:
+        return [parsed(line) for line in lines]
+    except (ValueError, KeyError) as error:
+        raise BrokenPromise(f"{journal} has a line that is no event: {error}") from error
+
+
+def check_clients(
+    chaotic: Path, recorder: Recorder, commander: Commander, cut: dict[str, dict[str, int]]
+) -> dict[str, int]:
+    """What the clients were told is what the journal holds; gives the counts.
+
+    Raises:
+        BrokenPromise: it is not; says what, and how much else.
+    """
+    events = events_of(chaotic)
+    held = {(event.stream, event.seq): event.raw for event in events}
+    received = recorder.judge(held, cut)
+    boots = [event for event in events if event.type in ("run.started", "run.stopped")]
+    ends = itertools.pairwise([*boots, boots[0]])
+    whole = {
+        one.data["boot"] for one, then in ends if [one.type, then.type] == ["run.started", "run.stopped"]
+    }
+    figures = commander.judge(events, whole)
+    if problems := recorder.problems + commander.problems:
+        raise BrokenPromise(f"{problems[0]} (and {len(problems) - 1} more)")
+    return {"received": received, **figures}

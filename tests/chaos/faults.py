@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import psutil
 
 from esper_overwatch import connect
@@ -26,7 +25,10 @@ from esper_overwatch.protocol.journal.damage import DamageReport
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.journal.segments import SegmentFolder
 from esper_overwatch.trainer.checkpoint import Checkpoints
+from tests.power.disk import ForgetfulDisk
+from tests.power.promises import lose_power
 
+from .clients import connection_of
 from .peers import Peers
 from .site import BrokenPromise, Site, Victim, until
 
@@ -38,8 +40,10 @@ class Scene:
     site: Site
     victim: Victim
     rng: random.Random
-    silent: list[Peers]
+    silent: list[Peers] = field(default_factory=list)
     """Peers that never read, held over other acts."""
+    cut: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Boots that have lost their power: the newest numbers that were left, per stream."""
     damaged: dict[Path, bytes] = field(default_factory=dict)
     """Checkpoints that an act has damaged, and what was left in them."""
 
@@ -48,14 +52,8 @@ class Scene:
         return self.damaged.get(path) == path.read_bytes()
 
     def peers(self) -> Peers:
-        found = until("the sockets' addresses", lambda: _endpoints(self.victim))
+        found = until("the sockets' addresses", lambda: connection_of(self.victim.run).get("endpoints"))
         return Peers(found, self.victim.port)
-
-
-def _endpoints(victim: Victim) -> dict[str, str]:
-    with contextlib.suppress(OSError, ValueError):
-        return dict(msgspec.json.decode((victim.run / "connection.json").read_bytes())["endpoints"])
-    return {}
 
 
 def kill(scene: Scene) -> str:
@@ -290,20 +288,34 @@ def kill_gateway(scene: Scene) -> str:
 
 
 def jump_clock(scene: Scene) -> str:
-    """In a boot of its own, since libfaketime makes training several times slower."""
+    """In a boot of its own, whose wall clock is read from a file."""
     scene.victim.kill()
-    offsets = scene.rng.sample(("-2h", "+5d", "-3d", "+90s", "-1s"), 2)
-    for number, offset in enumerate(("+0", *offsets)):
+    offsets = scene.rng.sample((-7_200, 432_000, -259_200, 90, -1), 2)
+    for number, offset in enumerate((0, *offsets)):
         partial = scene.site.clock.with_suffix(".new")
-        partial.write_text(offset)
+        partial.write_text(str(offset))
         os.replace(partial, scene.site.clock)
         if number == 0:
-            scene.victim.start(fake_clock=True)
+            scene.victim.start("clock")
         scene.victim.check_service()
     if (code := scene.victim.end()) != 0:
         raise BrokenPromise(f"exit code {code} after SIGTERM under a clock that jumped")
     scene.victim.start()
-    return f"the wall clock jumped to {offsets[0]} and {offsets[1]}, SIGTERM, started"
+    return f"the wall clock jumped by {offsets[0]} and {offsets[1]} s, SIGTERM, started"
+
+
+def cut_power(scene: Scene) -> str:
+    """In a boot of its own, all of whose writes are recorded."""
+    scene.victim.kill()
+    disk, scene.victim.sync_ms = ForgetfulDisk(scene.site.home), scene.rng.choice((0, 30, 300))
+    scene.victim.start("recorded")
+    time.sleep(scene.rng.uniform(0.0, 3.0))
+    boot = str(connection_of(scene.victim.run)["boot"])
+    scene.victim.kill()
+    left = lose_power(disk, scene.site.record, scene.victim.run, scene.rng)
+    scene.cut[boot] = left.newest
+    scene.victim.start()
+    return f"the power went, and {left.num_lost} events with it; started"
 
 
 @dataclass(frozen=True)
@@ -336,5 +348,6 @@ FAULTS = (
     Fault("flood", flood, "clients are let in"),
     Fault("silent readers", stop_reading, "nobody else waits, memory is bounded"),
     Fault("gateway killed", kill_gateway, "it serves again, the run has not noticed"),
-    Fault("clock jump", jump_clock, "nothing depends on the wall clock", "clock"),
+    Fault("clock jump", jump_clock, "nothing depends on the wall clock", "recorder"),
+    Fault("power cut", cut_power, "what is said to be on the disk is there", "recorder"),
 )

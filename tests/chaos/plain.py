@@ -17,6 +17,7 @@ class Line:
     raw: bytes
     seq: int
     stream: str
+    ts: int
     type: str
     ctx: dict[str, Any]
     data: dict[str, Any]
@@ -30,7 +31,7 @@ class Line:
 def parsed(raw: bytes) -> Line:
     """A line; raises ValueError or KeyError where it is none."""
     told = json.loads(raw)
-    return Line(raw, told["seq"], told["stream"], told["type"], told["ctx"], told["data"])
+    return Line(raw, told["seq"], told["stream"], told["ts"], told["type"], told["ctx"], told["data"])
 
 
 def plain_lines(journal: Path) -> list[bytes]:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +21,11 @@ import zmq
 
 from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.storage.keys import make_client
+from tests.power.disk import build_recorder, compiler, recording
 from tests.protocol.raw import Raw
 from tests.protocol.sshd import free_ports
+
+from .clients import Recorder, connection_of
 
 NAME = "victim"
 DISK_BYTES = 192 * 2**20
@@ -39,7 +43,6 @@ TRAINING = (
     "telemetry.stride=1",
 )
 """What two runs that are to be equal have in common; all that would be measured is set."""
-FAKETIME = Path("/usr/lib") / f"{os.uname().machine}-linux-gnu/faketime/libfaketime.so.1"
 
 
 class BrokenPromise(AssertionError):
@@ -76,7 +79,8 @@ class Site:
         self.runtime.mkdir(mode=0o700)
         self.home = self.disk / "home"
         self.clock = self.folder / "clock"
-        self.clock.write_text("+0")
+        self.clock.write_text("0")
+        self.record = self.folder / "record"
         self.missing: dict[str, str] = {}
         self.environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("ESPER_")},
@@ -89,6 +93,7 @@ class Site:
         os.environ.update(self.environment)
         self._mount()
         make_client("watcher", server=None, role="viewer")
+        make_client("steerer", server=None, role="operator")
 
     def _mount(self) -> None:
         command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "tmpfs", str(self.disk)]
@@ -97,8 +102,10 @@ class Site:
         except (OSError, subprocess.CalledProcessError) as error:
             why = getattr(error, "stderr", "") or str(error)
             self.missing["disk"] = f"mount is not permitted: {why.strip()}"
-        if not FAKETIME.exists():
-            self.missing["clock"] = f"no {FAKETIME} (Debian's package faketime)"
+        if compiler() is None:
+            self.missing["recorder"] = "no C compiler (Debian's package gcc)"
+        else:
+            self.recorder = build_recorder(self.folder)
 
     def processes(self) -> list[psutil.Process]:
         """Those that live and have this site's home."""
@@ -122,17 +129,28 @@ class Site:
 class Victim:
     """The daemon, which is started with the same command whatever became of it before.
 
+    Args:
+        site: where.
+        own: settings that do not change what is trained.
+
     Attributes:
         boots: how often it was started.
+        is_clock_right: unset while its wall clock is not ours.
         memory: (boot, bytes) resident, whenever it was looked at.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, own: tuple[str, ...] = ("journal.segment_bytes=65536",)) -> None:
         self.site = site
         self.run = site.home / "runs" / NAME
         self.port = free_ports(3)
         self.boots = 0
         self.memory: list[tuple[int, int]] = []
+        self.own = own
+        self.sync_ms = 0
+        """What the disk takes for an fdatasync while it is recorded."""
+        self.recorder: Recorder | None = None
+        """What `status` is compared with."""
+        self.is_clock_right = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -148,23 +166,27 @@ class Victim:
     def checkpoints(self) -> Path:
         return self.run / "checkpoints"
 
-    def start(self, *, fake_clock: bool = False) -> None:
+    def start(self, how: str = "") -> None:
         """Start it, resuming what there is, and wait until it trains.
 
         Args:
-            fake_clock: its wall clock is ahead by what `Site.clock` says; this slows it down.
+            how: "clock": its wall clock is ahead by what `Site.clock` says; "recorded": what it does to the
+                disk is written to `Site.record`.
         """
-        own = ("journal.segment_bytes=65536",)
-        sets = [word for item in (*TRAINING, *own) for word in ("--set", item)]
+        self.spawn(how)
+        until("a started daemon trains", lambda: self.status().get("state") == "TRAINING")
+
+    def spawn(self, how: str = "") -> None:
+        """Start it, and do not wait."""
+        sets = [word for item in (*TRAINING, *self.own) for word in ("--set", item)]
         environment = dict(self.site.environment)
-        if fake_clock:
-            environment |= {
-                "LD_PRELOAD": str(FAKETIME),
-                "FAKETIME_TIMESTAMP_FILE": str(self.site.clock),
-                "FAKETIME_CACHE_DURATION": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                "FAKETIME_DISABLE_SHM": "1",
-            }
+        self.is_clock_right.set()
+        if how == "clock":
+            self.is_clock_right.clear()
+            environment |= {"LD_PRELOAD": str(self.site.recorder), "CLOCK_OFFSET": str(self.site.clock)}
+        elif how:
+            self.site.record.unlink(missing_ok=True)
+            environment |= recording(self.site.recorder, self.site.home, self.site.record, self.sync_ms)
         with (self.site.folder / "daemon.err").open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "esper_overwatch.trainer", "start", NAME, "--or-resume", *sets],
@@ -176,7 +198,6 @@ class Victim:
         if self.boots == 0:
             self._start_gateway()
         self.boots += 1
-        until("a started daemon trains", lambda: self.status().get("state") == "TRAINING")
 
     def _start_gateway(self) -> None:
         """It serves all boots, so nothing waits for it here."""
@@ -204,9 +225,13 @@ class Victim:
         if self.process.poll() is not None:
             said = (self.site.folder / "daemon.err").read_text(errors="replace")[-1500:]
             raise BrokenPromise(f"the daemon ended with {self.process.returncode}: {said}")
+        boot = str(connection_of(self.run).get("boot"))
+        received = self.recorder.newest(boot) if self.recorder else {}
         found = self.ask("qry", "status")
         if found.get("pid") != self.pid:
             return {}
+        if found["boot"] == boot and any(found["seq"][name] < n for name, n in received.items()):
+            raise BrokenPromise(f"status has {found['seq']}, a reader had received {received} before")
         self.memory.append((self.boots, psutil.Process(self.pid).memory_info().rss))
         return found
 
@@ -250,11 +275,11 @@ class Victim:
 
 
 @contextlib.contextmanager
-def opened() -> Iterator[tuple[Site, Victim]]:
-    """A site with a daemon that trains; nothing is left of it afterwards."""
+def opened(*own: str) -> Iterator[tuple[Site, Victim]]:
+    """A site with a daemon that trains, with settings of its own; nothing is left of it afterwards."""
     site = Site()
     try:
-        victim = Victim(site)
+        victim = Victim(site, own) if own else Victim(site)
         victim.start()
         yield site, victim
     finally:

@@ -7,21 +7,21 @@ import itertools
 
 import pytest
 
-from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.messages.events import Context, LogLine, SeedStage
 from tests.batches import batch_of
 
 from .__main__ import acts
 from .checks import check_dense, check_figures, figures_by_boot, newest_round
 from .faults import FAULTS
+from .plain import Line, parsed
 from .site import BrokenPromise
 
 
-def event(seq: int, place: tuple[int, int], data: object) -> Event:
-    return decode_line(batch_of(seq, seq, Context(round=place[0], epoch=place[1]), data).line(0))
+def event(seq: int, place: tuple[int, int], data: object) -> Line:
+    return parsed(batch_of(seq, seq, Context(round=place[0], epoch=place[1]), data).line(0))
 
 
-def run(*places: tuple[int, int], alpha: float = 0.5) -> list[Event]:
+def run(*places: tuple[int, int], alpha: float = 0.5) -> list[Line]:
     """One boot, with two figures per place."""
     begin = LogLine(level="INFO", logger="x", message="")
     events = [dataclasses.replace(event(1, (0, 0), begin), type="run.started")]
@@ -41,7 +41,7 @@ def run(*places: tuple[int, int], alpha: float = 0.5) -> list[Event]:
 WHOLE = [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]
 
 
-def check(*boots: list[Event]) -> int:
+def check(*boots: list[Line]) -> int:
     (whole,) = figures_by_boot(run(*WHOLE))
     return check_figures([figures for boot in boots for figures in figures_by_boot(boot)], whole)
 
@@ -74,7 +74,7 @@ def test_newest_round_is_that_of_any_boot() -> None:
         ([[e for e in run(*WHOLE) if e.seq != 5]], "instead of"),
     ],
 )
-def test_other_and_missing_figures_are_found(boots: list[list[Event]], why: str) -> None:
+def test_other_and_missing_figures_are_found(boots: list[list[Line]], why: str) -> None:
     with pytest.raises(BrokenPromise, match=why):
         check(*boots)
 

@@ -2,9 +2,9 @@
 
 POSIX promises little, and this disk keeps no more of it: what was written to a file is there if an fsync of
 the file that began afterwards has ended well; a name that was made, moved or removed, if an fsync of its
-folder has. Of what came later a beginning may be there as well, as far as chance has it: of the names in their
-order, of each file's bytes in theirs, or its size without its bytes. (A disk that keeps a later byte and not
-an earlier one of the same file is not imitated.)
+folder has. Of what came later a beginning may be there as well, as far as chance has it: of the names in
+their order, of each file's bytes in theirs, or its size without its bytes. (A disk that keeps a later byte
+and not an earlier one of the same file is not imitated.)
 """
 
 from __future__ import annotations
@@ -38,9 +38,14 @@ def build_recorder(folder: Path) -> Path:
     return library
 
 
-def recording(library: Path, root: Path, record: Path) -> dict[str, str]:
-    """Variables of the environment with which a process records what it does under `root`."""
-    return {"LD_PRELOAD": str(library), "DISK_ROOT": str(root), "DISK_RECORD": str(record)}
+def recording(library: Path, root: Path, record: Path, sync_ms: int = 0) -> dict[str, str]:
+    """Variables of the environment with which a process records what it does under `root`.
+
+    Args:
+        sync_ms: milliseconds that an fdatasync takes longer; an fsync a tenth.
+    """
+    names = {"LD_PRELOAD": str(library), "DISK_ROOT": str(root), "DISK_RECORD": str(record)}
+    return names | {"DISK_SYNC_MS": str(sync_ms)}
 
 
 @dataclass(frozen=True)
