@@ -73,7 +73,7 @@ MUTANTS = (
         "        self.emitter.emit(\n            CommandDone(id=command.id",
         f"{SERVER}/test_command_registry.py",
     ),
-    _mutant("no_fdatasync", _WRITER, "os.fdatasync(fd)", "fd", JOURNAL),
+    _mutant("no_fdatasync", _WRITER, "os.fdatasync(fd)", "fd", POWER),
     _mutant(
         "no_metric_sync",
         _PUBLISHER,

@@ -3,10 +3,10 @@
     python -m tests.power --cuts 200 [--seed N]
 
 At a random moment, sometimes while the daemon starts, its process is killed, its files become what `disk.py`
-says that the disk would hold, and the run is resumed from them. Nothing that was said to be on the disk may
-be missing, no checkpoint may hold an epoch that the journal has not. At the end the journal must be dense,
-and every epoch's figures those of the same training without interruption. The last line is JSON. Exit code 0
-only if all held, 1 if not.
+says that the disk would hold, and the run is resumed from them; in the first fifth of the cuts every other
+one is of a new run. Nothing that was said to be on the disk may be missing, no checkpoint may hold an epoch
+that the journal has not. At the end the journal must be dense, and every epoch's figures those of the same
+training without interruption. The last line is JSON. Exit code 0 only if all held, 1 if not.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import json
 import random
 import secrets
+import shutil
 import sys
 import time
 from typing import Any
@@ -25,6 +26,8 @@ from tests.chaos.site import Site, Victim, opened
 from .disk import ForgetfulDisk
 from .promises import Left, lose_power
 
+FIRST_SHARE = 0.2
+"""Cuts of which every other one is of a new run: the folder is removed before it."""
 STARTING_SHARE = 0.2
 """Cuts while the daemon starts."""
 OWN = ("journal.segment_bytes=65536", "checkpoint.every_seconds=1")
@@ -57,6 +60,8 @@ def run(site: Site, victim: Victim, seed: int, cuts: int) -> dict[str, Any]:
     victim.kill()
     left, rng = list[Left](), random.Random(seed)
     for number in range(1, cuts + 1):
+        if number <= cuts * FIRST_SHARE and number % 2:
+            shutil.rmtree(victim.run, ignore_errors=True)
         try:
             left.append(cut(site, victim, rng))
         except AssertionError as broken:

@@ -86,7 +86,7 @@ def test_a_forked_child_does_not_keep_it(tmp_path: Path) -> None:
         ends[0].recv()
         lock.release()  # which it does not have
 
-    child = context.Process(target=live)
+    child = context.Process(target=live, daemon=True)
     child.start()
     assert theirs[0].recv() == "here"
     assert holder_seen_by_another(path) == os.getpid()
