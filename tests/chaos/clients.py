@@ -203,7 +203,7 @@ class Commander(_Client):
             self._ask(one, body, key)
             if connection_of(self.run).get("boot") != boot:
                 return
-        if one.answers and refusal is None and rng.random() < 0.4:
+        if one.is_accepted and refusal is None and rng.random() < 0.4:
             self._ask(one, body, key)
             changed = json.dumps(request | {"method": "mark", "params": {"text": one.id + " again"}}).encode()
             other = Sent(one.id, "mark", boot, REFUSED_ID, key)
