@@ -141,9 +141,13 @@ def limit_file_numbers(scene: Scene) -> str:
     spare, count = scene.rng.randrange(3), scene.rng.randrange(20, 60)
     peers = scene.peers()
     doors = [address for address in peers.addresses if isinstance(address, Path)]
-    process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds() + spare, hard))
+
+    def are_shut() -> bool:  # the limit follows where connections of an act before are still being closed
+        process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds() + spare, hard))
+        return not any(door.exists() for door in doors)
+
     try:
-        until("local doors are shut", lambda: not any(door.exists() for door in doors))
+        until("local doors are shut", are_shut)
         with peers.flood(scene.rng, count):
             time.sleep(seconds)
     finally:

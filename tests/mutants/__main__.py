@@ -95,9 +95,10 @@ def _run(copy: Path, *words: str) -> tuple[int, str]:
             code = process.wait(MAX_SECONDS)
         except subprocess.TimeoutExpired:
             code = 1
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         output.seek(0)
         return code, output.read().decode(errors="replace")
 
