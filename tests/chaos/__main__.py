@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from .checks import check_clients, check_journals, events_of, newest_round, train_uninterrupted
+from .checks import check_clients, check_seeds, check_training, events_of, newest_round, train_uninterrupted
 from .clients import Commander, Recorder
 from .faults import FAULTS, Fault, Scene
 from .site import BrokenPromise, Site, Victim, opened
@@ -112,7 +112,7 @@ def run(site: Site, victim: Victim, seed: int, seconds: float) -> dict[str, Any]
     chaotic = victim.run / "events.jsonl"
     figures = check_clients(chaotic, recorder, commander, scene.cut)
     whole = train_uninterrupted(site, newest_round(events_of(chaotic)))
-    figures |= check_journals(chaotic, whole)
+    figures |= check_training(chaotic, whole) | check_seeds(chaotic)
     return {"acts": sum(done.values()), "faults": done, **figures, "growth_mib": growth >> 20}
 
 

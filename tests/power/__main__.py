@@ -20,7 +20,7 @@ import sys
 import time
 from typing import Any
 
-from tests.chaos.checks import check_journals, events_of, newest_round, train_uninterrupted
+from tests.chaos.checks import check_training, events_of, newest_round, train_uninterrupted
 from tests.chaos.site import Site, Victim, opened
 
 from .disk import ForgetfulDisk
@@ -79,7 +79,7 @@ def run(site: Site, victim: Victim, seed: int, cuts: int) -> dict[str, Any]:
         "lost_events": sum(one.num_lost for one in left),
         "lost_seconds_at_most": max(one.lost_seconds for one in left),
     }
-    return lost | check_journals(journal, whole)
+    return lost | check_training(journal, whole)
 
 
 def main() -> int:
