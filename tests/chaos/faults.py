@@ -142,12 +142,15 @@ def limit_file_numbers(scene: Scene) -> str:
     peers = scene.peers()
     doors = [address for address in peers.addresses if isinstance(address, Path)]
 
-    def are_shut() -> bool:  # the limit follows where connections of an act before are still being closed
-        process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds() + spare, hard))
+    def are_shut() -> bool:
+        """The limit follows where files are closed, and leaves room: libzmq ends where it cannot accept."""
+        number = process.num_fds()
+        process.rlimit(psutil.RLIMIT_NOFILE, (number + number // 4, hard))
         return not any(door.exists() for door in doors)
 
     try:
         until("local doors are shut", are_shut)
+        process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds() + spare, hard))
         with peers.flood(scene.rng, count):
             time.sleep(seconds)
     finally:
