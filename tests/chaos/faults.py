@@ -319,7 +319,10 @@ def cut_power(scene: Scene) -> str:
     time.sleep(scene.rng.uniform(0.0, 3.0))
     boot = str(connection_of(scene.victim.run)["boot"])
     scene.victim.kill()
-    left = lose_power(disk, scene.site.record, scene.victim.run, scene.rng)
+    try:
+        left = lose_power(disk, scene.site.record, scene.victim.run, scene.rng)
+    except AssertionError as broken:
+        raise BrokenPromise(str(broken)) from broken
     scene.cut[boot] = left.newest
     scene.victim.start()
     return f"the power went, and {left.num_lost} events with it; started"
