@@ -41,6 +41,10 @@ FIND_SECONDS = 0.5
 """Between two looks for a run that is not live: each reads the folders of all runs."""
 LOG_SECONDS = 1.0
 MESSAGES_PER_TURN = 64
+LAST_EVENTS_MS = 50
+"""Silence after which a run that has ended has sent everything."""
+MAX_LAST_SECONDS = 2.0
+"""For one that has not ended, and has other sockets now."""
 _ZAP_DOMAIN = "esper"
 _ASKED: tuple[Socket, ...] = ("ctl", "qry")
 
@@ -190,6 +194,7 @@ class Gateway:
             target = None
         self._known = self._signature(target)
         if target is None or self._target is None or target.endpoints != self._target.endpoints:
+            self._pass_last_events()
             for one in self._inner.values():
                 one.close()
             self._inner = {}
@@ -224,6 +229,14 @@ class Gateway:
             if not is_waiting(source):
                 return
             readers.send_multipart(source.recv_multipart(copy=False), zmq.NOBLOCK, copy=False)
+
+    def _pass_last_events(self) -> None:
+        """Pass on what a run that has ended sent before, its last heartbeat with it: nothing repeats that."""
+        end = time.monotonic() + MAX_LAST_SECONDS
+        while self._inner and self._outer and time.monotonic() < end:
+            if not self._inner["ev"].socket.poll(LAST_EVENTS_MS):
+                return
+            self._pass_events()
 
     def _pass_requests(self, name: Socket) -> None:
         router = self._outer.get(name)

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,8 @@ def test_tail_follows_to_the_end(server: Server, address: str) -> None:
         "--key",
         "viewer",
     ]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process, ExitStack() as at_end:
+        at_end.callback(process.kill)  # or a test that has failed waits for it without end
         assert process.stdout is not None
         rows = [json.loads(process.stdout.readline()) for _ in range(2)]
         for n in range(40):
