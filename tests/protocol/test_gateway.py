@@ -27,12 +27,10 @@ from esper_overwatch.protocol.client.client import Client
 from esper_overwatch.protocol.client.endpoint import HandshakeMonitor
 from esper_overwatch.protocol.codec.addresses import with_key
 from esper_overwatch.protocol.codec.frames import VIEW_TOPIC
-from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.codec.zmq_options import terminate_context
 from esper_overwatch.protocol.errors import KeyRefused, KeysUnusable, NoReply, RequestError
 from esper_overwatch.protocol.gateway import Gateway
 from esper_overwatch.protocol.journal.reader import read
-from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.commands import METHODS
 from esper_overwatch.protocol.messages.roles import Claim
 from esper_overwatch.protocol.runs import RunFolder
@@ -359,37 +357,6 @@ def test_next_boot_of_the_run_is_served(
     with connect(address, key="viewer") as run:
         assert run.status()["boot"] == again.boot
     again.close()
-
-
-def test_last_events_of_a_run_come_through(
-    gateway: Gateway, server: Server, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the gateway was busy while the run ended."""
-    goes_on, wait = threading.Event(), gateway._wait
-
-    def wait_longer() -> None:
-        wait()
-        goes_on.wait(60.0)
-
-    goes_on.set()
-    with Subscriber(with_key(address, "viewer"), streams=("life",)) as subscriber:
-        until(lambda: subscriber.drain() is None or subscriber.state == "live")
-        monkeypatch.setattr(gateway, "_wait", wait_longer)
-        goes_on.clear()
-        for n in range(200):
-            server.emitter.emit(ev.Mark(text=str(n), client="x", uid=None, pid=None))
-        server.close()
-        server.run.release()
-        goes_on.set()
-        texts: list[str] = []
-
-        def has_ended() -> bool:
-            marks = [item for item in subscriber.drain() if isinstance(item, Event) and item.type == "mark"]
-            texts.extend(mark.data.text for mark in marks)
-            return subscriber.state == "ended"
-
-        until(has_ended)
-    assert texts == [str(n) for n in range(200)]
 
 
 def test_views_are_made_while_somebody_looks(gateway: Gateway, server: Server, address: str) -> None:
