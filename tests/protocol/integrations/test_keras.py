@@ -14,7 +14,13 @@ from esper_overwatch.protocol.runs import find_run
 
 from .viewer import check_stopped, journal, needs, train_beside_viewer
 
-pytestmark = [*needs("keras", "keras"), pytest.mark.usefixtures("home")]
+pytestmark = [
+    *needs("keras", "keras"),
+    pytest.mark.usefixtures("home"),
+    pytest.mark.filterwarnings(
+        "ignore:__array__ implementation:DeprecationWarning"
+    ),  # Keras's own, by the hundred
+]
 os.environ.setdefault("KERAS_BACKEND", "torch")
 X = np.random.default_rng(1).normal(size=(256, 4)).astype(np.float32)
 Y = (X.sum(1) > 0).astype(np.int64)
