@@ -283,7 +283,7 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
     ),
     "share": AnomalyGuide(
         "telemetry takes too long",
-        "Telemetry takes more of an epoch's time than meant.",
+        "Telemetry takes more of an epoch's time than meant, 5 ms of each not counted.",
         ("level DEBUG of many envs", "very short epochs"),
         ("lower `telemetry.level`", "raise `telemetry.stride`"),
     ),

@@ -35,7 +35,7 @@ SIGNALS = {
     "memory": "Share of the machine's or the GPU's memory in use",
     "update_pace": "Time of a PPO step, as a multiple of the usual one",
     "skipped_steps": "Share of an epoch's steps that overflow fp16",
-    "telemetry_share": "Share of an epoch's time that telemetry takes",
+    "telemetry_share": "Share of an epoch's time that telemetry takes beyond 5 ms",
     "stalled_epochs": "Epochs of a host without a better accuracy",
     "accuracy_lost": "Accuracy that a host has lost since the episode's best",
     "credit": "Contribution of a seed, as a multiple of its host's gain",

@@ -260,6 +260,10 @@ class EpochSignals:
         return readings
 
 
+FREE_TELEMETRY_SECONDS = 0.005
+"""Of an epoch: what nobody needs to be told of."""
+
+
 def others_share(sample: SystemSample) -> float:
     """Share of the machine's cores that other processes keep busy; 0 where it was not measured."""
     if sample.machine_cpu_percent is None:
@@ -270,13 +274,15 @@ def others_share(sample: SystemSample) -> float:
 def telemetry_share(times: PhaseTimes) -> float:
     """Share of an epoch's time that telemetry took, by the clock, or of its CPU time where that is less.
 
-    On a machine that others use too the clock also counts while the process waits for its turn.
+    On a machine that others use too the clock also counts while the process waits for its turn. Not counted
+    are `FREE_TELEMETRY_SECONDS`: a report costs some milliseconds, however short the epoch is.
     """
-    share = times.phases.get("telemetry", 0.0) / times.seconds
+    share = max(0.0, times.phases.get("telemetry", 0.0) - FREE_TELEMETRY_SECONDS) / times.seconds
     if "telemetry" not in times.cpu_phases:
         return share
     whole = sum(times.cpu_phases.values())
-    return min(share, times.cpu_phases["telemetry"] / whole) if whole else share
+    by_cpu = max(0.0, times.cpu_phases["telemetry"] - FREE_TELEMETRY_SECONDS)
+    return min(share, by_cpu / whole) if whole else share
 
 
 def loss_readings(frame: HostFrame) -> dict[str, Floats]:
