@@ -55,7 +55,12 @@ class TrialRun:
             raise NameTaken(
                 f"run {name} is trained by pid {holder.pid}; wait for its end, or: esper-daemon stop {name}"
             )
-        self._child = start_child(["start", name, "--or-resume", *words], log, environ)
+        try:
+            self._child = start_child(["start", name, "--or-resume", *words], log, environ)
+        except BlockingIOError:  # its parent was killed, and it has not come to lock its folder yet
+            raise NameTaken(
+                f"run {name} is about to start already: it writes to {log}; wait a moment"
+            ) from None
 
     def events(self, is_over: Callable[[], bool] = lambda: False) -> Iterator[Event]:
         """Events of the stream `life` as they come, until the process has ended; then the whole journal, also
