@@ -255,7 +255,7 @@ def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
         config, data, device, execution=execution, first_env=first
     )
 
-    def capture(work: Callable[[], Any], warm_up: object) -> tuple[Callable[[], None], Any]:
+    def capture(work: Callable[[], Any], *_: object) -> tuple[Callable[[], None], Any]:
         section, calls.section = calls.section, "captures"
         before = calls.here().copy()
         with calls.order.capture() as touched:

@@ -30,8 +30,8 @@ from .torch_private import clear_cublas_workspaces, copy_each_, memory_key
 
 logger = logging.getLogger(__name__)
 
-MAX_CACHED_GRAPHS = 16
-"""Graphs kept of one program; each holds the memory of its activations."""
+MAX_CACHED_GRAPHS = 48
+"""Graphs kept of one program, which share their memory."""
 NUM_WARM_UP_CALLS = 3
 """Calls before a capture, as torch advises: they choose kernels and allocate workspaces."""
 NUM_CHECKED_CALLS = 2
@@ -42,17 +42,30 @@ _EMPTY = "The CUDA Graph is empty"
 P = ParamSpec("P")
 R = TypeVar("R")
 Replay = Callable[[], None]
-Capture = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Replay, Any]]
-"""Captures some work, after its warm-up."""
+
+
+@dataclass
+class GraphMemory:
+    """Memory that the graphs of one program share, of which one runs at a time."""
+
+    pool: Any = None
+    """Torch's handle of it, once there is a graph."""
+
+
+Capture = Callable[[Callable[[], Any], Callable[[], Any], GraphMemory], tuple[Replay, Any]]
+"""Captures some work, after its warm-up, in this memory."""
 Check = Callable[[list[Tensor], list[Tensor]], str]
 Changes = Callable[[], Sequence[Tensor]]
 
 
-def capture_cuda(work: Callable[[], Any], warm_up: Callable[[], Any]) -> tuple[Replay, Any]:
+def capture_cuda(
+    work: Callable[[], Any], warm_up: Callable[[], Any], memory: GraphMemory
+) -> tuple[Replay, Any]:
     """Capture what `work` issues on the current device; returns what replays it, and the tensors it fills.
 
     A graph keeps the address of its stream's cuBLAS workspace. Groups replay theirs at the same time, so each
-    captures on the stream it runs on, with new workspaces in the graph's own memory.
+    captures on the stream it runs on, with new workspaces in the graph's own memory. What a graph leaves in
+    that memory but for its results is overwritten by the next one that shares it.
 
     Raises:
         RuntimeError: torch refuses, or nothing was captured.
@@ -71,9 +84,10 @@ def capture_cuda(work: Callable[[], Any], warm_up: Callable[[], Any]) -> tuple[R
     # Where the end of a capture fails, torch's own exit leaves `side` current.
     with warnings.catch_warnings(), torch.cuda.stream(here):
         warnings.filterwarnings("error", message=_EMPTY)
-        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=memory.pool, stream=side, capture_error_mode="thread_local"):
             out = work()
     clear_cublas_workspaces()
+    memory.pool = graph.pool()
     return graph.replay, out
 
 
@@ -125,7 +139,9 @@ class CudaGraphs:
         self.programs[name] = program
         return program
 
-    def capture(self, work: Callable[[], Any], warm_up: Callable[[], Any]) -> tuple[Replay, Any] | None:
+    def capture(
+        self, work: Callable[[], Any], warm_up: Callable[[], Any], memory: GraphMemory
+    ) -> tuple[Replay, Any] | None:
         """Capture `work`: its replay and the tensors it fills; None where captures fail, see `failure`.
 
         Raises:
@@ -136,12 +152,12 @@ class CudaGraphs:
             return None
         try:
             try:
-                return self._capture(work, warm_up)
+                return self._capture(work, warm_up, memory)
             except torch.OutOfMemoryError:
                 pass  # the error holds what the capture has allocated
             gc.collect()
             torch.cuda.empty_cache()
-            return self._capture(work, warm_up)
+            return self._capture(work, warm_up, memory)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, UserWarning) as error:
@@ -189,6 +205,7 @@ class CudaGraphProgram(Generic[P, R]):
         self._function, self._owner, self._check = function, owner, check
         self._changes, self._in_place, self._lends = changes, in_place, lends
         self._graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
+        self._memory = GraphMemory()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         assert not kwargs, "graphs take positional arguments"
@@ -255,10 +272,12 @@ class CudaGraphProgram(Generic[P, R]):
     def _captured(self, work: Callable[[], R], warm_up: Callable[[], None]) -> tuple[Replay, R] | None:
         """What is captured; None, and the log says so, where this program goes on without."""
         try:
-            captured = self._owner.capture(work, warm_up)
+            captured = self._owner.capture(work, warm_up, self._memory)
         except torch.OutOfMemoryError as error:
+            if self._graphs:  # of other shapes; what runs now goes first
+                self._drop_graphs()
+                return self._captured(work, warm_up)
             self.reason = f"its capture does not fit into memory: {first_line(error)}"
-            self._graphs.clear()
             logger.warning("%s runs without a CUDA graph: %s", self.name, self.reason)
             return None
         if captured is None:
@@ -267,6 +286,10 @@ class CudaGraphProgram(Generic[P, R]):
                 "%s runs without a CUDA graph, and no other is captured: %s", self.name, self._owner.failure
             )
         return captured
+
+    def _drop_graphs(self) -> None:
+        self._graphs.clear()
+        self._memory = GraphMemory()  # torch frees a pool that no graph uses
 
     def _checked(self, graph: _Graph, inputs: list[Tensor], expected: R, before: list[Tensor]) -> R:
         """Compare a replay with the uncaptured result, which is returned and stays in force.
@@ -288,7 +311,7 @@ class CudaGraphProgram(Generic[P, R]):
         graph.num_checks += 1
         if far:
             self.reason = far
-            self._graphs.clear()
+            self._drop_graphs()
             logger.warning("%s runs without a CUDA graph: %s", self.name, far)
         return expected
 

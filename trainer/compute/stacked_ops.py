@@ -5,9 +5,9 @@ their parameters one tensor [n, ...]. A grouped convolution, a batch norm over n
 with n times the groups are then exactly n separate ones.
 
 On a CPU they are more: from two networks on, what one of them computes is bit for bit the same, whatever the
-others hold. Sums over a map therefore go through `map_mean`, whose order of additions does not depend on n as
-that of torch's own reductions does. How many the others are may show in a last bit: a matrix product rounds
-by where its operands lie in memory.
+others hold. Sums over a map therefore go through `map_mean` there, whose order of additions does not depend
+on n as that of torch's own reductions does; on a GPU those are one kernel. How many the others are may show
+in a last bit: a matrix product rounds by where its operands lie in memory.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class _MapMean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.shape = x.shape
-        return F.avg_pool2d(x, x.shape[2:]).flatten(1)
+        return x.mean((2, 3)) if x.device.type != "cpu" else F.avg_pool2d(x, x.shape[2:]).flatten(1)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -317,6 +317,8 @@ class _Affine(torch.autograd.Function):
 
 def _channel_sums(x: Tensor, dim: int) -> Tensor:
     """[B, C, H, W] summed over the map and, for a `dim` of 1, over the images: [B, C] or [C]."""
+    if x.device.type != "cpu":
+        return x.sum((0, 2, 3) if dim == 1 else (2, 3))
     sums = F.avg_pool2d(x, x.shape[2:], divisor_override=1).flatten(1)
     return sums.t().contiguous().sum(1) if dim == 1 else sums
 
@@ -342,7 +344,11 @@ class _Residual(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         branch, gain, factor = ctx.saved_tensors
-        to_gain = _channel_sums(grad * branch, 1).view(gain.shape[0], -1).sum(1)
+        change = grad * branch
+        if change.device.type != "cpu":
+            to_gain = to_rows(change, len(gain)).sum((0, 1, 2, 4))
+        else:
+            to_gain = _channel_sums(change, 1).view(len(gain), -1).sum(1)
         return grad, grad * factor, to_gain
 
 
@@ -366,8 +372,11 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
         x, weight = ctx.saved_tensors
         to_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
+        to_weight = torch.bmm(grad.mT, x)
+        if grad.device.type != "cpu":
+            return to_x, to_weight, grad.sum(1).view(ctx.shape)
         ones = grad.new_ones(1, 1, 1).expand(grad.shape[0], 1, grad.shape[1])
-        return to_x, torch.bmm(grad.mT, x), torch.bmm(ones, grad).view(ctx.shape)
+        return to_x, to_weight, torch.bmm(ones, grad).view(ctx.shape)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from esper_overwatch.protocol.messages.vocabulary import Stage
 from esper_overwatch.trainer.compute import rng
 from esper_overwatch.trainer.compute.compiler import MIXED_PRECISION_TOLERANCE, RELATIVE_TOLERANCE, Compiler
 from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs, copy_all_, iter_tensors, map_tensors
-from esper_overwatch.trainer.compute.device import filled, is_known_empty
+from esper_overwatch.trainer.compute.device import filled, is_known_empty, upload
 from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.compute.schedules import schedule_share
 from esper_overwatch.trainer.compute.stacked_ops import Init, Parameters, initialise
@@ -35,7 +35,7 @@ from .model import HostModel
 from .optimizer import HOSTS, SEEDS, make_optimizer, padded_zeros
 from .precision import LossScale, autocast, scaled_sum
 from .seed_pool import SeedPool
-from .slot_plan import Runs, SlotColumns, Topology
+from .slot_plan import Capacities, Runs, SlotColumns, Topology
 from .validation import Coalitions, Score, Validation
 
 COUNT_TOLERANCE = 0.01
@@ -51,7 +51,7 @@ class _Programs(NamedTuple):
     """See `HostGroup._step`; calls `forward`."""
     summarise: Callable[[Parameters], tuple[Tensor, ...]]
     """See `HostGroup._summarise`."""
-    prepare: Callable[[], tuple[Runs, dict[str, Tensor]]]
+    prepare: Callable[[Tensor, Capacities], tuple[Runs, dict[str, Tensor]]]
     """See `HostGroup._prepare`."""
     imagine: Callable[[Runs, Tensor, Tensor], list[Tensor]]
     """See `HostGroup._imagine`."""
@@ -119,6 +119,8 @@ class HostGroup:
         self._absent = None if data.train.absent is None else data.train.absent.unsqueeze(1).clone()
         """bool [n, 1, classes], see `Examples.absent`; always the same memory, which CUDA graphs know."""
         self._runs: Runs = [[] for _ in pool.slots]
+        self._held: dict[Capacities, Runs] = {}
+        """Runs of the masked plan, in the memory that graphs know."""
         self._used: list[dict[str, str]] = [{} for _ in pool.slots]
         self._freezes = True
         """True if a seed may be frozen in this epoch."""
@@ -169,38 +171,49 @@ class HostGroup:
         self._freezes = not is_known_empty(self.table.pruning)
         slots = SlotColumns.of(topology, self.table, self._dtype)
         if self._is_masked:
-            runs, decay = self._programs.prepare()
-            self._keep(runs, decay)
+            self._plan_masked(slots)
         else:
             self._pool.zero_unused_rows(self.weights, self.optimizer.momentum, self.table)
             everyone = np.arange(len(self))
-            for slot, columns in enumerate(slots):
-                run = columns.isolated | columns.blended
-                self._runs[slot] = self._pool.gather(slot, columns, everyone, run)
-                self._used[slot] = self._pool.trained_modules(slot, self._runs[slot])
-            self.optimizer.groups[SEEDS].decay = self._seed_decay()
+            self._runs = [
+                self._pool.gather(slot, columns, everyone, columns.live) for slot, columns in enumerate(slots)
+            ]
+        self._used = [self._pool.trained_modules(slot, runs) for slot, runs in enumerate(self._runs)]
+        if not self._is_masked:
+            self.optimizer.groups[SEEDS].decay = self._seed_decay(self._used)
         self._draw_newborns(topology, round_, epoch)
         self._topology = topology
         if self._masked_validation is None:
             self._validation.plan(topology, slots)
 
-    def _prepare(self) -> tuple[Runs, dict[str, Tensor]]:
-        """Prepare an epoch that computes all seeds: zero unused rows; returns the runs and the seeds'
-        decay."""
-        self._pool.zero_unused_rows(self.weights, self.optimizer.momentum, self.table)
-        slots, kinds = range(len(self._pool.slots)), len(self._pool.kinds)
-        runs: Runs = [[plan.masked(self.table, slot, kinds, self._dtype)] for slot in slots]
-        self._used = [self._pool.trained_modules(slot, runs[slot]) for slot in slots]
-        return runs, self._seed_decay()
+    def _plan_masked(self, slots: list[SlotColumns]) -> None:
+        """Take runs and decay of a masked epoch, in the memory that graphs know."""
+        kinds = [np.where(columns.live, columns.blueprint, -1) for columns in slots]
+        capacities = plan.capacities(kinds, len(self._pool.kinds))
+        padding = [np.stack(plan.padded(*pair)) for pair in zip(kinds, capacities, strict=True)]
+        made = self._programs.prepare(upload(np.concatenate(padding, axis=1), self.envs.device), capacities)
+        if not self._held:
+            self.optimizer.groups[SEEDS].decay = map_tensors(made[1], torch.clone)
+        if capacities not in self._held:
+            self._held[capacities] = map_tensors(made[0], torch.clone)
+        self._runs = self._held[capacities]
+        held = [self._runs, self.optimizer.groups[SEEDS].decay]
+        copy_all_(list(iter_tensors(held)), list(iter_tensors(made)))
 
-    def _keep(self, runs: Runs, decay: dict[str, Tensor]) -> None:
-        """Take runs and decay of an epoch where all seeds are computed, in the memory that graphs know."""
-        if not any(self._runs):
-            self._runs = map_tensors(runs, torch.clone)
-            self.optimizer.groups[SEEDS].decay = map_tensors(decay, torch.clone)
-            return
-        held = self.optimizer.groups[SEEDS].decay
-        copy_all_(list(iter_tensors([self._runs, held])), list(iter_tensors([runs, decay])))
+    def _prepare(self, padding: Tensor, capacities: Capacities) -> tuple[Runs, dict[str, Tensor]]:
+        """Prepare a masked epoch: zero unused rows; returns the runs and the decay of all seeds.
+
+        Args:
+            padding: int64 [2, k], see `slot_plan.masked`, of one slot after the other.
+        """
+        self._pool.zero_unused_rows(self.weights, self.optimizer.momentum, self.table)
+        # A graph's results must not lie in the memory of what it is given.
+        parts = torch.split(padding.clone(), [sum(capacity) for capacity in capacities], dim=1)
+        runs: Runs = [
+            [plan.masked(self.table, slot, part, capacity, self._dtype)] if capacity else []
+            for slot, (part, capacity) in enumerate(zip(parts, capacities, strict=True))
+        ]
+        return runs, self._seed_decay([self._pool.modules(slot) for slot in range(len(capacities))])
 
     def _draw_newborns(self, topology: Topology, round_: int, epoch: int) -> None:
         """Draw the weights of the seeds born in an epoch."""
@@ -220,8 +233,8 @@ class HostGroup:
         for slot in range(len(self._pool.slots)):
             self._pool.germinate_where_born(self.weights, self.table, slot, rng.fold(keys, slot))
 
-    def _seed_decay(self) -> dict[str, Tensor]:
-        """[n, P] for each module that is trained: of the seeds that learn, so of no frozen one."""
+    def _seed_decay(self, used: list[dict[str, str]]) -> dict[str, Tensor]:
+        """[n, P] for each of some modules: of the seeds that learn, so of no frozen one."""
         coefficient = self._config.seeds.weight_decay
         if not coefficient:
             return {}
@@ -229,8 +242,8 @@ class HostGroup:
             name: coefficient
             * self._pool.learner_mask(slot, module, self.table).to(self._dtype).unsqueeze(1)
             * self._pool.matrix_numbers(name, self.envs.device)
-            for slot, used in enumerate(self._used)
-            for name, module in used.items()
+            for slot, modules in enumerate(used)
+            for name, module in modules.items()
         }
 
     @property

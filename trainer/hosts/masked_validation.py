@@ -1,8 +1,8 @@
 """Validation by operations that never change, whatever the topology, to be replayed as CUDA graphs.
 
 The tree of `validation`, with as many rows at each slot as the budget of contributions allows at most; a row
-that an epoch does not need is the first host once more. Each row runs every blueprint and picks by masks.
-What varies with the epoch is one row of numbers, copied to the device at once.
+that an epoch does not need is the first host once more. Each blueprint runs on a capacity of rows, see
+`slot_plan`. What varies with the epoch is one row of numbers, copied to the device at once.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esper_overwatch.protocol.messages.vocabulary import Style
 from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
 from esper_overwatch.trainer.compute.device import upload
 from esper_overwatch.trainer.compute.execution_plan import Amp
 from esper_overwatch.trainer.compute.stacked_ops import Parameters
 from esper_overwatch.trainer.data.task import Examples
 from esper_overwatch.trainer.reward.shapley import pack, unpack
-from esper_overwatch.trainer.seeds.blend import RowBlock, SeedSegment
 from esper_overwatch.trainer.seeds.table import SlotTable
 
 from .precision import autocast
-from .slot_plan import Codes, SlotRun, Topology
+from .slot_plan import Capacities, Codes, Run, Topology, masked_run, padded
+from .slot_plan import capacities as capacities_of
 from .validation import AblationSplit, Coalitions, Score, Validation, ValidationPass, are_in, host_losses
 
 COUNT_TOLERANCE = 0.01
@@ -63,29 +62,36 @@ class MaskedTree:
             affordable = int(budget * population * (slots + 1) / (slots - slot)) + 1
             self._spawns.append(min(hosts * (slot + 1), affordable))
             self.rows.append(hosts + min(hosts * (slot + 1) * (slot + 2) // 2, affordable))
-        self._parts: list[tuple[int, ...]] = [(slots, hosts)] * 3
-        for spawned, leaving in zip(self._spawns, self.rows[1:], strict=True):
-            self._parts += [(spawned,), (leaving,), (leaving,)]
-        self._parts += [(hosts, slots), (hosts, slots, slots)]
 
-    def pack(self, topology: Topology) -> Codes:
+    def pack(self, topology: Topology) -> tuple[Codes, Capacities]:
         """Pack what `unpack` needs of an epoch's topology into one row of numbers."""
-        columns = (topology.blended, topology.blueprint, topology.style)
-        parts: list[Codes] = [column.T.astype(np.int64) for column in columns]
+        blueprint = np.where(topology.blended, topology.blueprint, -1)
         wanted = Coalitions.of(topology)
         rows = pack(np.arange(self._n), np.zeros(self._n, dtype=np.int64))
+        moves: list[Codes] = []
+        owners, kinds = [], []
         for slot in range(self._slots):
             following = wanted.at(slot)
             spawn = np.flatnonzero(are_in(rows | 1 << slot, following))
-            kept = np.flatnonzero(are_in(rows, following))
+            is_kept = are_in(rows, following)
+            kept = np.flatnonzero(is_kept)
             going = np.concatenate([kept, self.rows[slot] + np.arange(len(spawn))])
+            owners.append(_filled(unpack(rows)[0], self.rows[slot]))
+            running = np.where(is_kept, blueprint[unpack(rows)[0], slot], -1)
+            kinds.append(_filled(running, self.rows[slot], by=-1))
             rows = np.concatenate([rows[kept], rows[spawn] | 1 << slot])
             room = self.rows[slot + 1]
-            parts += [
-                _padded(spawn, self._spawns[slot]),
-                _padded(going, room),
-                _padded(unpack(rows)[0], room),
+            moves += [
+                _filled(spawn, self._spawns[slot]),
+                _filled(going, room),
+                _filled(unpack(rows)[0], room),
             ]
+        capacities = capacities_of(kinds, self._kinds)
+        runs = []
+        for slot, (kind, capacity) in enumerate(zip(kinds, capacities, strict=True)):
+            row, planned = padded(kind, capacity)
+            owner = owners[slot][row]
+            runs.append(np.stack([row, owner, kind[row] == planned, topology.style[owner, slot]]))
         single, pairs = np.full((self._n, self._slots), -1), np.full((self._n, self._slots, self._slots), -1)
         order = np.argsort(rows)
 
@@ -96,51 +102,51 @@ class MaskedTree:
         single[hosts, first] = find(hosts, 1 << first)
         hosts, first, second = np.nonzero(topology.pairs)
         pairs[hosts, first, second] = pairs[hosts, second, first] = find(hosts, 1 << first | 1 << second)
-        parts += [single, pairs]
-        assert [part.shape for part in parts] == self._parts
-        return np.concatenate([part.reshape(-1) for part in parts])
+        parts = [*runs, *moves, single, pairs]
+        assert [part.shape for part in parts] == self._shapes(capacities)
+        return np.concatenate([part.reshape(-1) for part in parts]), capacities
 
-    def unpack(self, packed: Tensor, table: SlotTable, dtype: torch.dtype) -> MaskedPass:
+    def _shapes(self, capacities: Capacities) -> list[tuple[int, ...]]:
+        """Of the parts that are packed."""
+        shapes: list[tuple[int, ...]] = [(4, sum(capacity)) for capacity in capacities]
+        for spawned, leaving in zip(self._spawns, self.rows[1:], strict=True):
+            shapes += [(spawned,), (leaving,), (leaving,)]
+        return [*shapes, (self._n, self._slots), (self._n, self._slots, self._slots)]
+
+    def unpack(
+        self, packed: Tensor, capacities: Capacities, table: SlotTable, dtype: torch.dtype
+    ) -> MaskedPass:
         """The pass over the hosts of the table, whose alphas are read."""
-        sizes = [int(np.prod(shape)) for shape in self._parts]
-        views = [
-            part.view(shape) for part, shape in zip(torch.split(packed, sizes), self._parts, strict=True)
-        ]
-        blended, blueprint, style, *moves, single, pairs = views
+        shapes = self._shapes(capacities)
+        sizes = [int(np.prod(shape)) for shape in shapes]
+        views = [part.view(shape) for part, shape in zip(torch.split(packed, sizes), shapes, strict=True)]
+        *views, single, pairs = views
+        moves = views[self._slots :]
         forks, owners = [], None
-        for slot in range(self._slots):
-            columns = [blended[slot] != 0, blueprint[slot], style[slot], table.alpha[:, slot].to(dtype)]
-            if owners is not None:
-                columns = [column.index_select(0, owners) for column in columns]
+        for slot, capacity in enumerate(capacities):
             spawn, following, next_owners = moves[3 * slot : 3 * slot + 3]
-            run = self._run(self.rows[slot], owners, *columns)
-            forks.append(AblationSplit(self.rows[slot], [run], owners, None, spawn, following))
+            runs: list[Run] = []
+            if capacity:
+                row, owner, is_blended, style = views[slot]
+                runs.append(
+                    masked_run(
+                        row,
+                        capacity,
+                        owners=owner,
+                        isolated=False,
+                        blended=is_blended != 0,
+                        style=style,
+                        alpha=table.alpha[:, slot].index_select(0, owner).to(dtype),
+                    )
+                )
+            forks.append(AblationSplit(self.rows[slot], runs, owners, None, spawn, following))
             owners = next_owners
         assert owners is not None
         return MaskedPass(forks, owners, single, pairs)
 
-    def _run(
-        self,
-        rows: int,
-        owners: Tensor | None,
-        blended: Tensor,
-        blueprint: Tensor,
-        style: Tensor,
-        alpha: Tensor,
-    ) -> SlotRun:
-        """Every blueprint on every row; columns are [rows]."""
-        block = RowBlock(0, rows, None, style == Style.MULTIPLY, isolated=False)
-        return SlotRun(
-            segment=SeedSegment(rows=None, attached=blended, blocks=(block,)),
-            blueprints=tuple((b, blended & (blueprint == b)) for b in range(self._kinds)),
-            owners=owners,
-            alpha=torch.where(blended, alpha, 0.0),
-            gated=style == Style.GATE,
-        )
 
-
-def _padded(rows: Codes, room: int) -> Codes:
-    return np.concatenate([rows, np.zeros(room - len(rows), dtype=np.int64)])
+def _filled(numbers: Codes, room: int, by: int = 0) -> Codes:
+    return np.concatenate([numbers, np.full(room - len(numbers), by)])
 
 
 class MaskedValidation:
@@ -167,7 +173,8 @@ class MaskedValidation:
         self._dtype = next(iter(self._weights.values())).dtype
         self._statistics: Parameters = {}
         device = table.stage.device
-        self._packed = torch.zeros(0, dtype=torch.int64, device=device)
+        self._packed: dict[Capacities, Tensor] = {}
+        """What an epoch's pass is made of, always in the same memory for graphs."""
         self._loss = torch.zeros(tree.rows[0], dtype=self._dtype, device=device)
         self._correct = torch.zeros(tree.rows[-1], dtype=torch.int64, device=device)
         self._programs = self._measure, self._add, self._score
@@ -184,7 +191,13 @@ class MaskedValidation:
                 f"the statistics of {name}",
                 self._measure,
                 tolerance=tolerance,
-                changes=lambda: [self._packed, self._loss, self._correct, *self._held_statistics()],
+                changes=lambda: [
+                    *self._packed.values(),
+                    self._loss,
+                    self._correct,
+                    *self._statistics.values(),
+                    *self._buffers.values(),
+                ],
             ),
             graphs.wrap(
                 f"the validation of {name}",
@@ -204,61 +217,60 @@ class MaskedValidation:
             inputs: batches to measure statistics on, see `Validation.measure`.
         """
         measure, add, score = self._programs
-        packed = upload(self._tree.pack(topology), self._table.stage.device)
-        self._make_room(packed, inputs)
-        measure(packed, list(inputs))
+        numbers, capacities = self._tree.pack(topology)
+        packed = upload(numbers, self._table.stage.device)
+        self._make_room(packed, capacities, inputs)
+        measure(packed, capacities, list(inputs))
         for x, labels in self._validation.spans(examples, max(self._tree.rows[:-1]), self._weights):
-            add(x, labels, examples.absent)
+            add(x, labels, examples.absent, capacities)
         answers = examples.answers
         if isinstance(answers, int):
             answers = torch.full_like(self._correct[: self._tree.rows[0]], answers)
-        return score(answers)
+        return score(answers, capacities)
 
-    def _make_room(self, packed: Tensor, inputs: Sequence[Tensor]) -> None:
+    def _make_room(self, packed: Tensor, capacities: Capacities, inputs: Sequence[Tensor]) -> None:
         """Memory of what an epoch measures, which graphs know: made once."""
-        if len(self._packed):
+        if capacities not in self._packed:
+            self._packed[capacities] = packed.clone()
+        if self._statistics:
             return
-        self._packed = packed.clone()
         with autocast(self._amp, packed.device):
-            made = self._validation.measure(inputs[:1], self._planned(), self._weights)
+            made = self._validation.measure(inputs[:1], self._planned(capacities), self._weights)
         self._statistics = {name: torch.zeros_like(values) for name, values in made.items()}
 
-    def _held_statistics(self) -> list[Tensor]:
-        return [*self._statistics.values(), *self._buffers.values()]
-
-    def _planned(self) -> MaskedPass:
-        return self._tree.unpack(self._packed, self._table, self._dtype)
+    def _planned(self, capacities: Capacities) -> MaskedPass:
+        return self._tree.unpack(self._packed[capacities], capacities, self._table, self._dtype)
 
     @torch.no_grad()
-    def _measure(self, packed: Tensor, inputs: list[Tensor]) -> None:
+    def _measure(self, packed: Tensor, capacities: Capacities, inputs: list[Tensor]) -> None:
         """Begin an epoch: statistics of batch norms by these inputs, nothing counted yet."""
-        self._packed.copy_(packed)
+        self._packed[capacities].copy_(packed)
         self._loss.zero_()
         self._correct.zero_()
         with autocast(self._amp, packed.device):
-            made = self._validation.measure(inputs, self._planned(), self._weights)
+            made = self._validation.measure(inputs, self._planned(capacities), self._weights)
         for name, values in made.items():
             self._statistics[name].copy_(values)
             self._buffers[name].copy_(values[: self._tree.rows[0]])
 
     @torch.no_grad()
-    def _add(self, x: Tensor, labels: Tensor, absent: Tensor | None) -> None:
+    def _add(self, x: Tensor, labels: Tensor, absent: Tensor | None, capacities: Capacities) -> None:
         """Add the losses and right answers of some examples."""
         with autocast(self._amp, x.device):
             labels, logits = self._validation.logits(
-                x, labels, absent, self._planned(), self._weights, self._statistics
+                x, labels, absent, self._planned(capacities), self._weights, self._statistics
             )
             self._loss.add_(host_losses(labels, logits, self._tree.rows[0]).sum(1))
             self._correct.add_((logits.argmax(2) == labels).sum(1))
 
     @torch.no_grad()
-    def _score(self, answers: Tensor) -> Score:
+    def _score(self, answers: Tensor, capacities: Capacities) -> Score:
         """Score of all that was added.
 
         Args:
             answers: int64 [n], labels that a mean is over.
         """
-        planned = self._planned()
+        planned = self._planned(capacities)
         accuracy = self._correct.double() / answers[planned.owners]
         whole = accuracy[: len(answers)]
         contribution = _less(whole[:, None], accuracy, planned.single)

@@ -113,10 +113,16 @@ class SeedPool:
     def trained_modules(self, slot: int, runs: Sequence[Run]) -> dict[str, str]:
         """The modules that some runs of a slot train: name among the weights -> blueprint or gate."""
         modules = [self.kinds[b].name for run in runs for b, _ in run.blueprints]
-        modules = [module for module in modules if self._count(slot, module)]
         if any(run.gated is not None for run in runs):
             modules.append(GATE_MODULE)
-        return {self.name(slot, module): module for module in modules}
+        return self._named(slot, modules)
+
+    def modules(self, slot: int) -> dict[str, str]:
+        """All modules of a slot that have something to train, likewise."""
+        return self._named(slot, [*self._codes, GATE_MODULE])
+
+    def _named(self, slot: int, modules: Sequence[str]) -> dict[str, str]:
+        return {self.name(slot, module): module for module in modules if self._count(slot, module)}
 
     def tensors(self, name: str) -> list[str]:
         """Full names `slot.blueprint.tensor` of what is in a module called `name` among the weights."""
@@ -237,18 +243,25 @@ class SeedPool:
         return SeedKinds([self._layers[slot][module] for module in modules], numbers)
 
     def _seed_outputs(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
-        out = x
-        for b, takers in run.blueprints:
+        counts = [count for _, count in run.blueprints]
+        channels = self._channels[slot]
+        made = []
+        for (b, _), part, owners in zip(
+            run.blueprints,
+            torch.split(x, [count * channels for count in counts], dim=1),
+            torch.split(run.owners, counts),
+            strict=True,
+        ):
             kind = self._kinds[slot][b]
-            made = kind.forward(x, self._owner_weights(slot, kind.name, run, weights), self._conv)
-            out = made if takers is None else _pick(takers, made, out)
-        return out
+            part = part.contiguous(memory_format=torch.channels_last)
+            made.append(kind.forward(part, self._owner_weights(slot, kind.name, owners, weights), self._conv))
+        return made[0] if len(made) == 1 else torch.cat(made, dim=1)
 
     def _blend_strength(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
         alpha = run.alpha.view(1, 1, 1, -1)
         if run.gated is None:
             return alpha
-        opening = gate(x, self._owner_weights(slot, GATE_MODULE, run, weights), causal=self._causal)
+        opening = gate(x, self._owner_weights(slot, GATE_MODULE, run.owners, weights), causal=self._causal)
         return torch.where(run.gated & (alpha != 0.0), alpha * opening, alpha)
 
     def _draw(
@@ -269,12 +282,10 @@ class SeedPool:
             0, rows, torch.cat([values.reshape(len(rows), -1) for values in fresh.values()], dim=1)
         )
 
-    def _owner_weights(self, slot: int, module: str, run: SlotRun, weights: Parameters) -> Parameters:
+    def _owner_weights(self, slot: int, module: str, owners: Tensor, weights: Parameters) -> Parameters:
         if not self._count(slot, module):
             return {}
-        flat = weights[self.name(slot, module)]
-        rows = flat if run.owners is None else flat.index_select(0, run.owners)
-        return self._views(slot, module, rows)
+        return self._views(slot, module, weights[self.name(slot, module)].index_select(0, owners))
 
     def _views(self, slot: int, module: str, flat: Tensor) -> Parameters:
         """The tensors [k, ...] of a module as views of its numbers [k, P]."""
@@ -297,9 +308,3 @@ def _layer_table(kind: Blueprint, channels: int) -> Tensor:
         places[name] = end
         end += spec.count
     return torch.tensor([layer.places(places) for layer in kind.layers(channels)])
-
-
-def _pick(takers: Tensor, made: Tensor, other: Tensor) -> Tensor:
-    """Rows of `made` [B, k*C, H, W] where `takers` [k] says so, else of `other`."""
-    channels = made.shape[1] // takers.shape[0]
-    return torch.where(takers.repeat_interleave(channels).view(1, -1, 1, 1), made, other)

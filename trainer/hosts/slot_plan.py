@@ -1,13 +1,15 @@
 """Plans: which hosts run which seeds in an epoch, as index tensors made once per topology.
 
-`gather` runs the live seeds only. `masked` runs every blueprint on every host and picks by masks, so that
-the operations never change, whatever the topology. Both give `SlotRun`s that the group executes alike.
-Topology comes as host copies (numpy) of the slot table's columns; what varies with the epoch, like alpha,
-stays on the device.
+`gather` runs the live seeds only. `masked` runs each blueprint on a `capacity` of rows, one of a few sizes
+that has room for its seeds, and picks by masks, so that few sequences of operations serve all topologies.
+Both give `SlotRun`s that the group executes alike. Topology comes as host copies (numpy) of the slot table's
+columns; what varies with the epoch, like alpha, stays on the device.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,11 @@ from esper_overwatch.trainer.seeds.blend import RowBlock, SeedSegment
 from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
 Codes = NDArray[np.int64]
+Capacities = tuple[tuple[int, ...], ...]
+"""Rows for each blueprint, by slot; none in a slot where no seed is."""
+SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1.0)
+"""Of a slot's rows, that a blueprint may have room for: few, since each combination has CUDA graphs of its
+own."""
 _IS_ISOLATED, _IS_BLENDED = (np.isin(list(Stage), stages) for stages in (ISOLATED, BLENDED))
 """bool by stage code."""
 
@@ -78,10 +85,10 @@ class SlotRun:
     """A segment of one slot with the values it needs, for k rows."""
 
     segment: SeedSegment
-    blueprints: tuple[tuple[int, Tensor | None], ...]
-    """Blueprints to run, and the bool [k] of rows that take each result (None: all)."""
-    owners: Tensor | None
-    """int64 [k], whose seed each row runs; None where it is that of the host in the same place."""
+    blueprints: tuple[tuple[int, int], ...]
+    """Blueprints to run, and on how many rows each, in this order."""
+    owners: Tensor
+    """int64 [k], whose seed each row runs."""
     alpha: Tensor
     """float [k]; 0 where the seed is isolated or absent."""
     gated: Tensor | None
@@ -93,8 +100,8 @@ class NativeRun:
     """The seeds of one slot that our own kernel runs."""
 
     rows: SeedRows
-    blueprints: tuple[tuple[int, None], ...]
-    """Blueprints of these, in the order of the rows' kinds."""
+    blueprints: tuple[tuple[int, int], ...]
+    """Blueprints of these, in the order of the rows' kinds, and how many rows have each."""
     gated: bool | None
     """True where some are of style GATE, else None."""
 
@@ -128,6 +135,11 @@ class SlotColumns:
             )
             for slot in range(topology.stage.shape[1])
         ]
+
+    @property
+    def live(self) -> NDArray[np.bool_]:
+        """bool [n], where a seed runs in training."""
+        return self.isolated | self.blended
 
     @property
     def device(self) -> torch.device:
@@ -165,14 +177,14 @@ def gather_natively(columns: SlotColumns, owners: Codes, run: NDArray[np.bool_])
     """Plan the seeds of R rows, bool [R], for our own kernel; they may be of different blueprints."""
     rows = np.flatnonzero(run)
     owner = owners[rows]
-    kinds, kind = np.unique(columns.blueprint[owner], return_inverse=True)
+    kinds, kind, counts = np.unique(columns.blueprint[owner], return_inverse=True, return_counts=True)
     isolated = columns.isolated[owner]
     blending = np.where(isolated, ALONE, columns.style[owner])
     table = torch.from_numpy(np.stack([rows, owner, kind, blending], axis=1))
     alpha = columns.alpha.index_select(0, torch.from_numpy(owner))
     return NativeRun(
         rows=SeedRows(table, alpha, is_blended=not isolated.all()),
-        blueprints=tuple((code, None) for code in kinds.tolist()),
+        blueprints=tuple(zip(kinds.tolist(), counts.tolist(), strict=True)),
         gated=bool((blending == Style.GATE).any()) or None,
     )
 
@@ -196,25 +208,90 @@ def _segment(columns: SlotColumns, owners: Codes, rows: Codes, blueprint: int, *
     alpha = columns.alpha.index_select(0, owner)
     return SlotRun(
         segment=SeedSegment(rows=index, attached=attached, blocks=blocks, audible=alpha != 0.0),
-        blueprints=((blueprint, None),),
+        blueprints=((blueprint, len(rows)),),
         owners=owner,
         alpha=alpha,
         gated=upload(gated, columns.device) if gated.any() else None,
     )
 
 
-def masked(table: SlotTable, slot: int, blueprints: int, dtype: torch.dtype) -> SlotRun:
-    """Plan a slot for all n hosts and all blueprints; reads nothing of the topology on the host."""
-    stage, blueprint, style = table.stage[:, slot], table.blueprint[:, slot], table.style[:, slot]
-    alpha = table.alpha[:, slot].to(dtype)
-    isolated, blended = is_in(stage, ISOLATED), is_in(stage, BLENDED)
-    live = isolated | blended
-    block = RowBlock(0, stage.shape[0], None, style == Style.MULTIPLY, isolated)
-    choose = tuple((b, live & (blueprint == b)) for b in range(blueprints))
+def capacities(kinds: Sequence[Codes], num_kinds: int) -> Capacities:
+    """Rows for each blueprint, by slot: `SHARES` of a slot's rows that have room for all slots' seeds.
+
+    Where nothing runs in any slot there are none.
+
+    Args:
+        kinds: by slot [R], the blueprint that each row runs; -1 = none.
+    """
+    counts = np.stack([np.bincount(kind + 1, minlength=num_kinds + 1)[1:] / len(kind) for kind in kinds])
+    if not counts.any():
+        return ((),) * len(kinds)
+    shares = [next(share for share in SHARES if share >= most) for most in counts.max(axis=0)]
+    return tuple(tuple(_rows_of(share, len(kind)) for share in shares) for kind in kinds)
+
+
+def _rows_of(share: float, rows: int) -> int:
+    """At least two, where there are as many: torch convolves one network by other kernels than several."""
+    return max(math.ceil(share * rows), min(rows, 2))
+
+
+def padded(kind: Codes, capacity: Sequence[int]) -> tuple[Codes, Codes]:
+    """Rows that run each blueprint in turn, those that do not need it last, and the blueprint of each.
+
+    Args:
+        kind: [R], the blueprint that each row runs; -1 = none.
+        capacity: rows for each blueprint.
+    """
+    order = [np.argsort(kind != b, kind="stable")[:count] for b, count in enumerate(capacity)]
+    return np.concatenate([kind[:0], *order]), np.repeat(np.arange(len(capacity)), capacity)
+
+
+def masked(
+    table: SlotTable, slot: int, padding: Tensor, capacity: Sequence[int], dtype: torch.dtype
+) -> SlotRun:
+    """Plan a slot in training.
+
+    Args:
+        padding: int64 [2, k], what `padded` made of the slot's live seeds.
+    """
+    rows, kind = padding
+    stage, blueprint, style, alpha = (
+        column[:, slot].index_select(0, rows)
+        for column in (table.stage, table.blueprint, table.style, table.alpha)
+    )
+    mine = blueprint == kind
+    return masked_run(
+        rows,
+        capacity,
+        owners=rows,
+        isolated=mine & is_in(stage, ISOLATED),
+        blended=mine & is_in(stage, BLENDED),
+        style=style,
+        alpha=alpha.to(dtype),
+    )
+
+
+def masked_run(
+    rows: Tensor,
+    capacity: Sequence[int],
+    *,
+    owners: Tensor,
+    isolated: bool | Tensor,
+    blended: Tensor,
+    style: Tensor,
+    alpha: Tensor,
+) -> SlotRun:
+    """The run of k rows, each column [k] on the device; those neither isolated nor blended run in vain."""
+    alpha = torch.where(blended, alpha, 0.0)
     return SlotRun(
-        segment=SeedSegment(rows=None, attached=blended & (alpha != 0.0), blocks=(block,)),
-        blueprints=choose,
-        owners=None,
-        alpha=torch.where(blended, alpha, 0.0),
+        segment=SeedSegment(
+            rows=rows,
+            attached=len(rows),
+            blocks=(RowBlock(0, len(rows), rows, style == Style.MULTIPLY, isolated),),
+            audible=alpha != 0.0,
+        ),
+        blueprints=tuple(enumerate(capacity)),
+        owners=owners,
+        alpha=alpha,
         gated=style == Style.GATE,
     )

@@ -1,9 +1,9 @@
 """Grafting: how the output of the seeds in a slot meets the activations of their hosts.
 
 A slot runs its seeds segment by segment: in the gather plan a segment is the rows (hosts) that hold one
-blueprint, in the masked plan there is one of all rows. Rows whose seed is still isolated get the
-straight-through treatment: the host's values and gradients are untouched, the seed receives the task's
-gradient. The other rows become
+blueprint, in the masked plan there is one for all, with rows that nobody's seed needs among them. Rows whose
+seed is still isolated get the straight-through treatment: the host's values and gradients are untouched, the
+seed receives the task's gradient. The other rows become
 
     ADD       h + a (s - h)
     GATE      h + a g(h) (s - h)      g = sigmoid(w . mean(h) + b), one value per image,
@@ -41,8 +41,8 @@ class RowBlock:
 
     start: int
     stop: int
-    rows: Tensor | None
-    """int64 [stop-start], which hosts; None where they are all hosts in order."""
+    rows: Tensor
+    """int64 [stop-start], which hosts."""
     multiply: bool | Tensor
     """MULTIPLY or not; a bool [stop-start] where the rows differ (masked plan)."""
     isolated: bool | Tensor
@@ -54,14 +54,15 @@ class RowBlock:
 class SeedSegment:
     """The k rows of a slot that are run and blended together."""
 
-    rows: Tensor | None
-    """int64 [k], which hosts; None where they are all hosts in order."""
-    attached: int | Tensor
-    """Number of first rows that give their gradient back to the host; a bool [k] in the masked plan."""
+    rows: Tensor
+    """int64 [k], which hosts. In the masked plan a host may come twice; one of the two has a strength of 0
+    then."""
+    attached: int
+    """Number of first rows that may give their gradient back to the host."""
     blocks: tuple[RowBlock, ...]
-    audible: Tensor | None = None
-    """bool [k], rows whose alpha is not 0; None where `attached` says it. Of the others nothing reaches the
-    host, not even what is not finite."""
+    audible: Tensor
+    """bool [k], rows whose alpha is not 0. Of the others nothing reaches the host, not even what is not
+    finite."""
 
     @property
     def blended(self) -> bool:
@@ -138,7 +139,7 @@ class _GatherRows(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, n: int, segments: Sequence[SeedSegment]) -> tuple[Tensor, ...]:
         ctx.n, ctx.segments = n, segments
         ctx.set_materialize_grads(False)
-        seen = [h.view_as(h) if part.rows is None else _take(h, n, part.rows) for part in segments]
+        seen = [to_channels(to_rows(h, n).index_select(3, part.rows)) for part in segments]
         apart = [x for x, segment in zip(seen, segments, strict=True) if not segment.blended]
         ctx.mark_non_differentiable(*apart)
         return h.view_as(h), *seen
@@ -151,13 +152,10 @@ class _GatherRows(torch.autograd.Function):
                 continue
             if out is None:
                 out = to_rows(to_host, ctx.n).clone()
-            if isinstance(segment.attached, Tensor):
-                out += to_rows(grad, ctx.n).where(segment.attached.unsqueeze(1), 0.0)
-            else:
-                part = to_rows(grad, len(segment.rows))[..., : segment.attached, :]
-                if segment.audible is not None:  # 0 times what is not finite is not 0
-                    part = part.where(segment.audible[: segment.attached].unsqueeze(1), 0.0)
-                out.index_add_(3, segment.rows[: segment.attached], part.to(out.dtype))
+            part = to_rows(grad, len(segment.rows))[..., : segment.attached, :]
+            # 0 times what is not finite is not 0
+            part = part.where(segment.audible[: segment.attached].unsqueeze(1), 0.0)
+            out.index_add_(3, segment.rows[: segment.attached], part.to(out.dtype))
         return to_host if out is None else to_channels(out), None, None
 
 
@@ -188,10 +186,6 @@ class _Graft(torch.autograd.Function):
         )
 
 
-def _take(h: Tensor, n: int, rows: Tensor) -> Tensor:
-    return to_channels(to_rows(h, n).index_select(3, rows))
-
-
 def _by_segment(
     segments: Sequence[SeedSegment], tensors: Sequence[Tensor]
 ) -> list[tuple[SeedSegment, Tensor, Tensor, Tensor]]:
@@ -209,12 +203,9 @@ def _put(host: Tensor, segments: Sequence[SeedSegment], tensors: Sequence[Tensor
                 continue
             part = slice(block.start, block.stop)
             by = strength[..., part].unsqueeze(4)
-            change = by * _direction(x_rows[..., part, :], s_rows[..., part, :], block.multiply)
+            change = by * _change(x_rows[..., part, :], s_rows[..., part, :], block.multiply)[0]
             change = change.masked_fill_(by == 0.0, 0.0)  # 0 times what is not finite is not 0
-            if block.rows is None:
-                host += change
-            else:
-                host.index_add_(3, block.rows, change.to(host.dtype))
+            host.index_add_(3, block.rows, change.to(host.dtype))
 
 
 def _backward(
@@ -222,56 +213,82 @@ def _backward(
 ) -> tuple[Tensor | None, Tensor, Tensor | None]:
     """Gradients of a segment's x, s and strength, from the host's [B, H, W, n, C]."""
     k = strength.shape[3]
-    if not segment.blended and segment.rows is not None and segment.blocks[-1].stop == k:
-        return None, to_channels(grad.index_select(3, segment.rows)), None
     shape = (*grad.shape[:3], k, grad.shape[4])
-    to_s = grad.new_zeros(shape) if segment.blocks[-1].stop < k else grad.new_empty(shape)
-    to_x = grad.new_zeros(shape) if segment.blended else None
     to_strength = torch.zeros_like(strength) if strength.requires_grad else None
     x_rows, s_rows = to_rows(x, k), to_rows(s, k)
+    to_x: list[tuple[slice, Tensor]] = []
+    to_s: list[tuple[slice, Tensor]] = []
     for block in segment.blocks:
         part = slice(block.start, block.stop)
-        g = grad if block.rows is None else grad.index_select(3, block.rows)
-        if to_x is None or block.isolated is True:
-            to_s[..., part, :] = g
+        g = grad.index_select(3, block.rows)
+        if block.isolated is True:
+            to_s.append((part, g))
             continue
-        here, there, by = x_rows[..., part, :], s_rows[..., part, :], strength[..., part].unsqueeze(4)
+        here, by = x_rows[..., part, :], strength[..., part].unsqueeze(4)
+        change, tanh, product = _change(here, s_rows[..., part, :], block.multiply)
         if to_strength is not None:
-            to_strength[..., part] = _row_sums(g * _direction(here, there, block.multiply), strength.shape)
-        scaled = by * g
-        if isinstance(block.isolated, Tensor):
-            scaled = scaled.masked_fill_(by == 0.0, 0.0)
-        to_x[..., part, :], change = _direction_gradient(scaled, here, there, block.multiply)
-        if isinstance(block.isolated, Tensor):
-            change = torch.where(block.isolated.unsqueeze(1), g, change)
-        to_s[..., part, :] = change
-    return None if to_x is None else to_channels(to_x), to_channels(to_s), to_strength
+            to_strength[..., part] = _row_sums(g * change, strength.shape)
+        plain = None if isinstance(block.multiply, bool) else ~block.multiply.unsqueeze(1)
+        if isinstance(block.isolated, Tensor):  # its x gives nothing back, see `_GatherRows`
+            by = by.masked_fill(block.isolated.unsqueeze(1), 1.0)
+            plain = None if plain is None else plain | block.isolated.unsqueeze(1)
+        scaled = (by * g).masked_fill_(by == 0.0, 0.0)
+        made = _change_gradient(scaled, here, tanh, product, plain)
+        to_x.append((part, made[0]))
+        to_s.append((part, made[1]))
+    seen = to_channels(_joined(to_x, shape)) if segment.blended else None
+    return seen, to_channels(_joined(to_s, shape)), to_strength
+
+
+def _joined(parts: list[tuple[slice, Tensor]], shape: tuple[int, ...]) -> Tensor:
+    """Blocks of rows in one tensor of that shape; 0 where there is none."""
+    if len(parts) == 1 and parts[0][1].shape == shape:
+        return parts[0][1]
+    out = parts[0][1].new_zeros(shape)
+    for rows, values in parts:
+        out[..., rows, :] = values
+    return out
 
 
 def _row_sums(x: Tensor, shape: torch.Size) -> Tensor:
     """[B, H, W, k, C] summed over channels, and over the map too where `shape` has a map of 1x1."""
     if shape[1:3] == x.shape[1:3]:
         return x.sum(4)
+    if x.device.type != "cpu":
+        return x.sum((1, 2, 4), keepdim=True).squeeze(4)
     channels = map_mean(to_channels(x)).view(x.shape[0], 1, 1, *x.shape[3:])
     return channels.sum(4) * (x.shape[1] * x.shape[2])
 
 
-def _direction(x: Tensor, s: Tensor, multiply: bool | Tensor) -> Tensor:
-    """The change at alpha 1: [B, H, W, k, C] like `x` and `s`."""
+def _change(x: Tensor, s: Tensor, multiply: bool | Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The change at alpha 1: [B, H, W, k, C] like `x` and `s`; and tanh(s - x) and its product with x.
+
+    These are None where no row is multiplied.
+    """
+    difference = s - x
     if multiply is False:
-        return s - x
-    product = torch.tanh(s - x).mul_(x)
-    return product if multiply is True else torch.where(multiply.unsqueeze(1), product, s - x)
+        return difference, None, None
+    tanh = torch.tanh(difference)
+    product = tanh * x
+    if isinstance(multiply, Tensor):
+        return torch.where(multiply.unsqueeze(1), product, difference), tanh, product
+    return product, tanh, product
 
 
-def _direction_gradient(g: Tensor, x: Tensor, s: Tensor, multiply: bool | Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of `_direction` with respect to x and s."""
-    if multiply is False:
+def _change_gradient(
+    g: Tensor, x: Tensor, tanh: Tensor | None, product: Tensor | None, plain: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Gradients of `_change` with respect to x and s.
+
+    Args:
+        tanh, product: what it returned.
+        plain: bool [k, 1], rows that are not multiplied; None where all are.
+    """
+    if tanh is None or product is None:
         return -g, g
-    tanh = torch.tanh(s - x)
-    to_s = g * x * (1.0 - tanh * tanh)
-    to_x = g * tanh - to_s
-    if multiply is True:
-        return to_x, to_s
-    mask = multiply.unsqueeze(1)
-    return torch.where(mask, to_x, -g), torch.where(mask, to_s, g)
+    slope = x - product * tanh
+    if plain is not None:
+        slope.masked_fill_(plain, 1.0)
+        tanh = tanh.masked_fill(plain, 0.0)
+    to_s = slope.mul_(g)
+    return (tanh * g).sub_(to_s), to_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from esper_overwatch.trainer.compute.cuda_graphs import (
     NUM_CHECKED_CALLS,
     CudaGraphProgram,
     CudaGraphs,
+    GraphMemory,
     capture_cuda,
     iter_tensors,
     map_tensors,
@@ -39,7 +41,9 @@ CPU = torch.device("cpu")
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def record(work: Callable[[], Any], warm_up: object = None) -> tuple[Callable[[], None], Any]:
+def record(
+    work: Callable[[], Any], warm_up: object = None, memory: object = None
+) -> tuple[Callable[[], None], Any]:
     """As a graph does: the same operations on the same inputs into the same outputs."""
     out = work()
 
@@ -71,7 +75,7 @@ def test_replay_copies_inputs_in_and_results_out() -> None:
 def test_a_graph_belongs_to_its_shapes_and_the_oldest_goes() -> None:
     captured: list[int] = []
 
-    def counting(work: Callable[[], Any], warm_up: object = None) -> Any:
+    def counting(work: Callable[[], Any], warm_up: object, memory: object) -> Any:
         captured.append(1)
         return record(work)
 
@@ -87,7 +91,7 @@ def test_a_graph_belongs_to_its_shapes_and_the_oldest_goes() -> None:
 def test_failed_capture_is_logged_and_the_program_runs_on(
     caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
-    def capture(work: Callable[[], Any], warm_up: Callable[[], Any]) -> Any:
+    def capture(work: Callable[[], Any], warm_up: Callable[[], Any], memory: GraphMemory) -> Any:
         if fault == "refused":
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
         return (lambda: None), work() + 1
@@ -107,10 +111,10 @@ def test_failed_capture_is_logged_and_the_program_runs_on(
 
 
 def test_graph_that_computes_nothing_or_bakes_inputs_in_is_refused() -> None:
-    def empty(work: Callable[[], Any], warm_up: object = None) -> Any:
+    def empty(work: Callable[[], Any], warm_up: object, memory: object) -> Any:
         return (lambda: None), work()
 
-    def baked(work: Callable[[], Any], warm_up: object = None) -> Any:
+    def baked(work: Callable[[], Any], warm_up: object, memory: object) -> Any:
         out = work()
         first = out.clone()
         return (lambda: out.copy_(first)), out
@@ -124,7 +128,7 @@ def test_graph_that_computes_nothing_or_bakes_inputs_in_is_refused() -> None:
 def test_after_a_failed_capture_nothing_is_captured(caplog: pytest.LogCaptureFixture) -> None:
     tried: list[int] = []
 
-    def capture(work: Callable[[], Any], warm_up: Callable[[], Any]) -> Any:
+    def capture(work: Callable[[], Any], warm_up: Callable[[], Any], memory: GraphMemory) -> Any:
         tried.append(1)
         if len(tried) == 2:
             raise RuntimeError("operation not permitted when stream is capturing")
@@ -147,7 +151,7 @@ def test_capture_without_memory_is_tried_again_and_ends_no_other(
 ) -> None:
     tried: list[int] = []
 
-    def capture(work: Callable[[], Any], warm_up: Callable[[], Any]) -> Any:
+    def capture(work: Callable[[], Any], warm_up: Callable[[], Any], memory: GraphMemory) -> Any:
         tried.append(1)
         if len(tried) <= failures:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -165,8 +169,27 @@ def test_capture_without_memory_is_tried_again_and_ends_no_other(
     assert len(caplog.records) == failures - 1
 
 
+def test_capture_without_memory_takes_that_of_graphs_for_other_shapes() -> None:
+    held: list[int] = []
+
+    def capture(work: Callable[[], Any], warm_up: Callable[[], Any], memory: GraphMemory) -> Any:
+        if sys.getrefcount(held) > reference:  # a graph is still there
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        replay, out = record(work)
+        mine = held
+        return (lambda: (mine, replay())), out
+
+    reference = sys.getrefcount(held)
+    graphs = CudaGraphs(on=True, capture=capture)
+    add = graphs.wrap("it", lambda x: x + 1)
+    for size in (1, 1, 2, 2, 2, 1):
+        assert add(torch.zeros(size)).tolist() == [1.0] * size
+    program = graphs.programs["it"]
+    assert (program.reason, program.replays) == ("", 1)
+
+
 def test_failed_end_of_capture_names_the_broken_operation() -> None:
-    def capture(work: Callable[[], Any], warm_up: Callable[[], Any]) -> Any:
+    def capture(work: Callable[[], Any], warm_up: Callable[[], Any], memory: GraphMemory) -> Any:
         try:
             raise RuntimeError("operation not permitted when stream is capturing")
         finally:  # as torch.cuda.graph does
@@ -178,7 +201,7 @@ def test_failed_end_of_capture_names_the_broken_operation() -> None:
 
 
 def test_count_may_differ_by_near_ties_where_that_is_said() -> None:
-    def capture(work: Callable[[], Any], warm_up: Callable[[], Any]) -> Any:
+    def capture(work: Callable[[], Any], warm_up: Callable[[], Any], memory: GraphMemory) -> Any:
         out = work()
         return (lambda: out.copy_(work() + 1)), out
 
@@ -194,6 +217,7 @@ class FakeCuda:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, current: str) -> None:
         self.calls: list[str] = []
+        self.pools: list[object] = []
         self.current, self.captured_on, self.warning, self.fails = current, "", "", False
         for name in ("current_stream", "default_stream", "Stream", "stream", "graph", "CUDAGraph"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, f"_{name}"))
@@ -218,10 +242,11 @@ class FakeCuda:
             self.current = before
 
     def _CUDAGraph(self) -> Any:
-        return SimpleNamespace(replay=lambda: None)
+        return SimpleNamespace(replay=lambda: None, pool=lambda: (0, 1))
 
     @contextmanager
-    def _graph(self, graph: Any, *, stream: Any, capture_error_mode: str) -> Iterator[None]:
+    def _graph(self, graph: Any, *, pool: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        self.pools.append(pool)
         self.calls.append(f"capture on {stream.name}")
         before, self.current = self.current, stream.name
         yield
@@ -240,19 +265,22 @@ class FakeStream:
 
 
 @pytest.mark.parametrize(("current", "captured_on"), [("default", "new"), ("group 1", "group 1")])
-def test_capture_is_on_the_groups_stream_with_fresh_workspaces(
+def test_captures_are_on_the_groups_stream_and_share_memory(
     monkeypatch: pytest.MonkeyPatch, current: str, captured_on: str
 ) -> None:
     cuda = FakeCuda(monkeypatch, current)
-    capture_cuda(lambda: None, lambda: None)
-    assert cuda.calls == ["clear", f"capture on {captured_on}", "clear"]
+    memory = GraphMemory()
+    for _ in range(2):
+        capture_cuda(lambda: None, lambda: None, memory)
+    assert cuda.calls == ["clear", f"capture on {captured_on}", "clear"] * 2
+    assert cuda.pools == [None, (0, 1)], "the second one takes the memory of the first"
 
 
 def test_failed_capture_leaves_the_stream_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeCuda(monkeypatch, "default")
     cuda.fails = True
     with pytest.raises(RuntimeError, match="previous error"):
-        capture_cuda(lambda: None, lambda: None)
+        capture_cuda(lambda: None, lambda: None, GraphMemory())
     assert cuda.current == "default"
 
 
@@ -266,9 +294,13 @@ def test_capture_that_torch_calls_empty_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 def test_tensors_are_found_and_exchanged_in_whatever_holds_them() -> None:
-    segment = SeedSegment(None, torch.tensor([True]), (RowBlock(0, 1, None, torch.tensor([False]), True),))
+    row = torch.tensor([0])
+    block = RowBlock(0, 1, row, torch.tensor([False]), True)
+    segment = SeedSegment(row, 1, (block,), torch.tensor([True]))
     value = {"a": [segment, 3], "b": (torch.zeros(1), None)}
-    assert [t.dtype for t in iter_tensors(value)] == [torch.bool, torch.bool, torch.float32]
+    assert [t.dtype for t in iter_tensors(value)] == [
+        *(torch.int64, torch.int64, torch.bool, torch.bool, torch.float32)
+    ]
     other = map_tensors(value, lambda x: x + 1)
     assert float(other["b"][0]) == 1
     assert other["a"][1] == 3
@@ -359,7 +391,7 @@ def test_program_that_changes_state_changes_it_once_a_call() -> None:
         state.add_(x)
         return state * 2
 
-    def capture(work: Callable[[], Any], warm_up: Callable[[], Any]) -> Any:
+    def capture(work: Callable[[], Any], warm_up: Callable[[], Any], memory: GraphMemory) -> Any:
         for _ in range(3):
             warm_up()
         return record(work)
@@ -375,7 +407,7 @@ def test_program_that_changes_state_changes_it_once_a_call() -> None:
 def test_graph_that_forgets_a_change_is_refused() -> None:
     state = torch.zeros(3)
 
-    def capture(work: Callable[[], Any], warm_up: Callable[[], Any]) -> Any:
+    def capture(work: Callable[[], Any], warm_up: Callable[[], Any], memory: GraphMemory) -> Any:
         out = work()
         return (lambda: None), out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from esper_overwatch.trainer.hosts import validation
 from esper_overwatch.trainer.hosts.contribution_schedule import select_contributions, select_pairs
 from esper_overwatch.trainer.hosts.masked_validation import MaskedTree
 from esper_overwatch.trainer.hosts.population import Population
-from esper_overwatch.trainer.hosts.slot_plan import Topology
+from esper_overwatch.trainer.hosts.slot_plan import SHARES, Topology, capacities, padded
 from esper_overwatch.trainer.seeds.table import SlotTable
 from tests.cases import mostly_nightly
 from tests.trainer.compute.test_cuda_graphs import record
@@ -27,6 +28,7 @@ torch.set_num_threads(1)
 CPU = torch.device("cpu")
 DATA = tiny()
 HOSTS, EPOCHS = 5, 3
+"""Epochs of each topology."""
 CASES: dict[str, dict[str, Any]] = {
     "cnn": {},
     "few contributions": {"validation__counterfactual_budget": 0.25},
@@ -45,17 +47,18 @@ def population(**changes: Any) -> Population:
 
 
 def play(made: Population, epochs: int) -> list[dict[str, torch.Tensor]]:
-    """Epochs of changing seeds: what each measured, and the statistics of the batch norms after it."""
+    """Epochs of two topologies: what each measured, and the statistics of the batch norms after it."""
     found = []
     table = made.table
-    for epoch in range(epochs):
+    for epoch in range(2 * epochs):
         columns = (table.stage, table.blueprint, table.style, table.contribution_age)
         made.set_topology(*(column.numpy() for column in columns))
         measured = vars(made.run_epoch(1, epoch).measurements)
         found.append({k: v.clone() for k, v in measured.items()} | made.state_dict()["buffers"])
-        table.stage[epoch, 1:] = int(Stage.DORMANT)
-        table.blueprint[epoch, 1:] = -1
-        table.alpha[epoch, 1:] = 0.0
+        if epoch == epochs - 1:
+            table.stage[:3, 1:] = int(Stage.DORMANT)
+            table.blueprint[:3, 1:] = -1
+            table.alpha[:3, 1:] = 0.0
     return found
 
 
@@ -72,9 +75,25 @@ def test_replayed_validation_measures_what_the_tree_does(monkeypatch: pytest.Mon
     programs = graphs.programs
     assert {program.reason for program in programs.values()} == {""}
     chunks = [p.replays for name, p in programs.items() if name.startswith("the validation of")]
-    assert chunks == [replays for replays in chunks if replays >= EPOCHS - NUM_CHECKED_CALLS] != []
+    assert chunks == [replays for replays in chunks if replays >= 2 * (EPOCHS - NUM_CHECKED_CALLS)] != []
     for mine, theirs in zip(plain.test(), replayed.test(), strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-6)
+
+
+@given(st.lists(st.lists(st.integers(-1, 3), min_size=1, max_size=40), min_size=1, max_size=4))
+def test_capacities_have_room_for_each_seed_once(rows: list[list[int]]) -> None:
+    kinds = [np.array(kind) for kind in rows]
+    made = capacities(kinds, 4)
+    seeds = any((kind >= 0).any() for kind in kinds)
+    assert all(len(capacity) == (4 if seeds else 0) for capacity in made)
+    for kind, capacity in zip(kinds, made, strict=True):
+        places, planned = padded(kind, capacity)
+        assert all(
+            count in {max(math.ceil(s * len(kind)), min(len(kind), 2)) for s in SHARES} for count in capacity
+        )
+        for b in range(4 if seeds else 0):
+            assert len(set(places[planned == b])) == capacity[b], "no row comes twice"
+            assert set(np.flatnonzero(kind == b)) <= set(places[planned == b])
 
 
 @given(
@@ -92,8 +111,9 @@ def test_tree_has_room_for_what_a_budget_allows(
     tree = MaskedTree(n, slots, 1, 2 * n, budget)
     for start in (0, n):
         part = whole.rows(start, start + n)
-        packed = torch.from_numpy(tree.pack(part))
-        made = tree.unpack(packed, SlotTable.empty(n, slots, CPU), torch.float32)
+        packed, capacities = tree.pack(part)
+        table = SlotTable.empty(n, slots, CPU)
+        made = tree.unpack(torch.from_numpy(packed), capacities, table, torch.float32)
         assert made.owners.shape == (tree.rows[-1],)
         hosts, slot = np.nonzero(part.is_measured)
         places = made.single.numpy()[hosts, slot]
