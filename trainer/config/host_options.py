@@ -126,8 +126,8 @@ class EnvsConfig(Section, frozen=True):
         Literal["auto", "gather", "masked"],
         Meta(
             description=(
-                "Which seeds are computed: gather = live ones, masked = all, selected by masks; auto = "
-                "gather, on a GPU with cuda.graphs whichever is measured to be faster"
+                "Which seeds are computed: gather = live ones, masked = as many as a few sizes have room "
+                "for; auto = gather, on a GPU with cuda.graphs whichever is measured to be faster"
             )
         ),
     ] = "auto"

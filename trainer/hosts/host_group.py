@@ -15,9 +15,14 @@ from torch import Tensor
 
 from esper_overwatch.protocol.messages.vocabulary import Stage
 from esper_overwatch.trainer.compute import rng
-from esper_overwatch.trainer.compute.compiler import MIXED_PRECISION_TOLERANCE, RELATIVE_TOLERANCE, Compiler
-from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs, copy_all_, iter_tensors, map_tensors
-from esper_overwatch.trainer.compute.device import filled, is_known_empty, upload
+from esper_overwatch.trainer.compute.compiler import (
+    MIXED_PRECISION_TOLERANCE,
+    RELATIVE_TOLERANCE,
+    CompiledProgram,
+    Compiler,
+)
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
+from esper_overwatch.trainer.compute.device import filled, is_known_empty
 from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.compute.schedules import schedule_share
 from esper_overwatch.trainer.compute.stacked_ops import Init, Parameters, initialise
@@ -25,17 +30,17 @@ from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.data.batches import Batches
 from esper_overwatch.trainer.seeds.table import SlotTable
 
-from . import slot_plan as plan
 from .env_tasks import DatasetSplits
 from .gradients import LayerTensors
 from .group_statistics import GroupStatistics, TrainResult
 from .growth_score import NUM_BATCHES, growth_scores, kernel_gradient
+from .masked_plan import MaskedPlan
 from .masked_validation import MaskedTree, MaskedValidation
 from .model import HostModel
 from .optimizer import HOSTS, SEEDS, make_optimizer, padded_zeros
 from .precision import LossScale, autocast, scaled_sum
 from .seed_pool import SeedPool
-from .slot_plan import Capacities, Runs, SlotColumns, Topology
+from .slot_plan import Runs, SlotColumns, Topology
 from .validation import Coalitions, Score, Validation
 
 COUNT_TOLERANCE = 0.01
@@ -51,8 +56,6 @@ class _Programs(NamedTuple):
     """See `HostGroup._step`; calls `forward`."""
     summarise: Callable[[Parameters], tuple[Tensor, ...]]
     """See `HostGroup._summarise`."""
-    prepare: Callable[[Tensor, Capacities], tuple[Runs, dict[str, Tensor]]]
-    """See `HostGroup._prepare`."""
     imagine: Callable[[Runs, Tensor, Tensor], list[Tensor]]
     """See `HostGroup._imagine`."""
     germinate: Callable[[Tensor], None] | None = None
@@ -94,7 +97,6 @@ class HostGroup:
     ) -> None:
         self.envs, self.table = envs, table
         self._amp = amp = execution.amp
-        self._is_masked = execution.plan == "masked"
         self.loss_scale = LossScale(len(envs), envs.device) if amp == "fp16" else None
         self._config, self._model, self._pool, self._dtype = config, model, pool, dtype
         n, device = len(envs), envs.device
@@ -119,8 +121,6 @@ class HostGroup:
         self._absent = None if data.train.absent is None else data.train.absent.unsqueeze(1).clone()
         """bool [n, 1, classes], see `Examples.absent`; always the same memory, which CUDA graphs know."""
         self._runs: Runs = [[] for _ in pool.slots]
-        self._held: dict[Capacities, Runs] = {}
-        """Runs of the masked plan, in the memory that graphs know."""
         self._used: list[dict[str, str]] = [{} for _ in pool.slots]
         self._freezes = True
         """True if a seed may be frozen in this epoch."""
@@ -131,7 +131,11 @@ class HostGroup:
         zeros_n = torch.zeros_like(self.envs)
         self._totals = _Totals(zeros_n.to(dtype), zeros_n, zeros_n.clone(), zeros_n.bool())
         self._statistics = GroupStatistics(model, pool, table, config.gates, amp)
-        self._programs = _Programs(self._forward, self._step, self._summarise, self._prepare, self._imagine)
+        self._programs = _Programs(self._forward, self._step, self._summarise, self._imagine)
+        self._masked: MaskedPlan | None = None
+        if execution.plan == "masked":
+            state = self.weights, self.optimizer.momentum
+            self._masked = MaskedPlan(pool, table, state, dtype, self._seed_decay)
 
     def __len__(self) -> int:
         return len(self.envs)
@@ -170,8 +174,8 @@ class HostGroup:
         )
         self._freezes = not is_known_empty(self.table.pruning)
         slots = SlotColumns.of(topology, self.table, self._dtype)
-        if self._is_masked:
-            self._plan_masked(slots)
+        if self._masked is not None:
+            self._runs, self.optimizer.groups[SEEDS].decay = self._masked.plan(slots)
         else:
             self._pool.zero_unused_rows(self.weights, self.optimizer.momentum, self.table)
             everyone = np.arange(len(self))
@@ -179,41 +183,12 @@ class HostGroup:
                 self._pool.gather(slot, columns, everyone, columns.live) for slot, columns in enumerate(slots)
             ]
         self._used = [self._pool.trained_modules(slot, runs) for slot, runs in enumerate(self._runs)]
-        if not self._is_masked:
+        if self._masked is None:
             self.optimizer.groups[SEEDS].decay = self._seed_decay(self._used)
         self._draw_newborns(topology, round_, epoch)
         self._topology = topology
         if self._masked_validation is None:
             self._validation.plan(topology, slots)
-
-    def _plan_masked(self, slots: list[SlotColumns]) -> None:
-        """Take runs and decay of a masked epoch, in the memory that graphs know."""
-        kinds = [np.where(columns.live, columns.blueprint, -1) for columns in slots]
-        capacities = plan.capacities(kinds, len(self._pool.kinds))
-        padding = [np.stack(plan.padded(*pair)) for pair in zip(kinds, capacities, strict=True)]
-        made = self._programs.prepare(upload(np.concatenate(padding, axis=1), self.envs.device), capacities)
-        if not self._held:
-            self.optimizer.groups[SEEDS].decay = map_tensors(made[1], torch.clone)
-        if capacities not in self._held:
-            self._held[capacities] = map_tensors(made[0], torch.clone)
-        self._runs = self._held[capacities]
-        held = [self._runs, self.optimizer.groups[SEEDS].decay]
-        copy_all_(list(iter_tensors(held)), list(iter_tensors(made)))
-
-    def _prepare(self, padding: Tensor, capacities: Capacities) -> tuple[Runs, dict[str, Tensor]]:
-        """Prepare a masked epoch: zero unused rows; returns the runs and the decay of all seeds.
-
-        Args:
-            padding: int64 [2, k], see `slot_plan.masked`, of one slot after the other.
-        """
-        self._pool.zero_unused_rows(self.weights, self.optimizer.momentum, self.table)
-        # A graph's results must not lie in the memory of what it is given.
-        parts = torch.split(padding.clone(), [sum(capacity) for capacity in capacities], dim=1)
-        runs: Runs = [
-            [plan.masked(self.table, slot, part, capacity, self._dtype)] if capacity else []
-            for slot, (part, capacity) in enumerate(zip(parts, capacities, strict=True))
-        ]
-        return runs, self._seed_decay([self._pool.modules(slot) for slot in range(len(capacities))])
 
     def _draw_newborns(self, topology: Topology, round_: int, epoch: int) -> None:
         """Draw the weights of the seeds born in an epoch."""
@@ -385,7 +360,7 @@ class HostGroup:
     def compile(self, compiler: Compiler, graphs: CudaGraphs) -> None:
         """Compile and capture the training step, where its operations do not change with the seeds."""
         reason = ""
-        if not self._is_masked:
+        if self._masked is None:
             reason = "its operations change with the seeds; envs.plan=masked keeps them the same"
         elif len(self) == 1:
             reason = "torch compiles a group of one host to wrong gradients"
@@ -400,7 +375,10 @@ class HostGroup:
             unless=reason,
         )
         self._programs = self._programs._replace(forward=forward)
-        if self._is_masked and graphs.on:
+        if self._masked is not None and isinstance(forward, CompiledProgram):
+            self._masked.shares = (1.0,)  # compiling takes minutes for each combination
+        if self._masked is not None and graphs.on:
+            self._masked.capture(name, graphs)
             self._programs = self._graphed(name, graphs, tolerance)
 
     def _graphed(self, name: str, graphs: CudaGraphs, tolerance: float) -> _Programs:
@@ -427,12 +405,6 @@ class HostGroup:
             summarise=graphs.wrap(f"the gradients of {name}", self._summarise),
             imagine=graphs.wrap(
                 f"imagined kernels of {name}", self._imagine, tolerance=tolerance, in_place=(0,)
-            ),
-            prepare=graphs.wrap(
-                f"the plan of {name}",
-                self._prepare,
-                changes=lambda: [*weights.values(), *momentum.values()],
-                lends=True,
             ),
             germinate=germinate if self._pool.draws_by_key else None,
         )

@@ -22,9 +22,9 @@ from esper_overwatch.trainer.data.task import Examples
 from esper_overwatch.trainer.reward.shapley import pack, unpack
 from esper_overwatch.trainer.seeds.table import SlotTable
 
+from .masked_plan import Capacities, capacities, masked_run, padded
 from .precision import autocast
-from .slot_plan import Capacities, Codes, Run, Topology, masked_run, padded
-from .slot_plan import capacities as capacities_of
+from .slot_plan import Codes, Run, Topology
 from .validation import AblationSplit, Coalitions, Score, Validation, ValidationPass, are_in, host_losses
 
 COUNT_TOLERANCE = 0.01
@@ -86,9 +86,9 @@ class MaskedTree:
                 _filled(going, room),
                 _filled(unpack(rows)[0], room),
             ]
-        capacities = capacities_of(kinds, self._kinds)
+        chosen = capacities(kinds, self._kinds)
         runs = []
-        for slot, (kind, capacity) in enumerate(zip(kinds, capacities, strict=True)):
+        for slot, (kind, capacity) in enumerate(zip(kinds, chosen, strict=True)):
             row, planned = padded(kind, capacity)
             owner = owners[slot][row]
             runs.append(np.stack([row, owner, kind[row] == planned, topology.style[owner, slot]]))
@@ -103,27 +103,25 @@ class MaskedTree:
         hosts, first, second = np.nonzero(topology.pairs)
         pairs[hosts, first, second] = pairs[hosts, second, first] = find(hosts, 1 << first | 1 << second)
         parts = [*runs, *moves, single, pairs]
-        assert [part.shape for part in parts] == self._shapes(capacities)
-        return np.concatenate([part.reshape(-1) for part in parts]), capacities
+        assert [part.shape for part in parts] == self._shapes(chosen)
+        return np.concatenate([part.reshape(-1) for part in parts]), chosen
 
-    def _shapes(self, capacities: Capacities) -> list[tuple[int, ...]]:
+    def _shapes(self, chosen: Capacities) -> list[tuple[int, ...]]:
         """Of the parts that are packed."""
-        shapes: list[tuple[int, ...]] = [(4, sum(capacity)) for capacity in capacities]
+        shapes: list[tuple[int, ...]] = [(4, sum(capacity)) for capacity in chosen]
         for spawned, leaving in zip(self._spawns, self.rows[1:], strict=True):
             shapes += [(spawned,), (leaving,), (leaving,)]
         return [*shapes, (self._n, self._slots), (self._n, self._slots, self._slots)]
 
-    def unpack(
-        self, packed: Tensor, capacities: Capacities, table: SlotTable, dtype: torch.dtype
-    ) -> MaskedPass:
+    def unpack(self, packed: Tensor, chosen: Capacities, table: SlotTable, dtype: torch.dtype) -> MaskedPass:
         """The pass over the hosts of the table, whose alphas are read."""
-        shapes = self._shapes(capacities)
+        shapes = self._shapes(chosen)
         sizes = [int(np.prod(shape)) for shape in shapes]
         views = [part.view(shape) for part, shape in zip(torch.split(packed, sizes), shapes, strict=True)]
         *views, single, pairs = views
         moves = views[self._slots :]
         forks, owners = [], None
-        for slot, capacity in enumerate(capacities):
+        for slot, capacity in enumerate(chosen):
             spawn, following, next_owners = moves[3 * slot : 3 * slot + 3]
             runs: list[Run] = []
             if capacity:
@@ -217,60 +215,60 @@ class MaskedValidation:
             inputs: batches to measure statistics on, see `Validation.measure`.
         """
         measure, add, score = self._programs
-        numbers, capacities = self._tree.pack(topology)
+        numbers, chosen = self._tree.pack(topology)
         packed = upload(numbers, self._table.stage.device)
-        self._make_room(packed, capacities, inputs)
-        measure(packed, capacities, list(inputs))
+        self._make_room(packed, chosen, inputs)
+        measure(packed, chosen, list(inputs))
         for x, labels in self._validation.spans(examples, max(self._tree.rows[:-1]), self._weights):
-            add(x, labels, examples.absent, capacities)
+            add(x, labels, examples.absent, chosen)
         answers = examples.answers
         if isinstance(answers, int):
             answers = torch.full_like(self._correct[: self._tree.rows[0]], answers)
-        return score(answers, capacities)
+        return score(answers, chosen)
 
-    def _make_room(self, packed: Tensor, capacities: Capacities, inputs: Sequence[Tensor]) -> None:
+    def _make_room(self, packed: Tensor, chosen: Capacities, inputs: Sequence[Tensor]) -> None:
         """Memory of what an epoch measures, which graphs know: made once."""
-        if capacities not in self._packed:
-            self._packed[capacities] = packed.clone()
+        if chosen not in self._packed:
+            self._packed[chosen] = packed.clone()
         if self._statistics:
             return
         with autocast(self._amp, packed.device):
-            made = self._validation.measure(inputs[:1], self._planned(capacities), self._weights)
+            made = self._validation.measure(inputs[:1], self._planned(chosen), self._weights)
         self._statistics = {name: torch.zeros_like(values) for name, values in made.items()}
 
-    def _planned(self, capacities: Capacities) -> MaskedPass:
-        return self._tree.unpack(self._packed[capacities], capacities, self._table, self._dtype)
+    def _planned(self, chosen: Capacities) -> MaskedPass:
+        return self._tree.unpack(self._packed[chosen], chosen, self._table, self._dtype)
 
     @torch.no_grad()
-    def _measure(self, packed: Tensor, capacities: Capacities, inputs: list[Tensor]) -> None:
+    def _measure(self, packed: Tensor, chosen: Capacities, inputs: list[Tensor]) -> None:
         """Begin an epoch: statistics of batch norms by these inputs, nothing counted yet."""
-        self._packed[capacities].copy_(packed)
+        self._packed[chosen].copy_(packed)
         self._loss.zero_()
         self._correct.zero_()
         with autocast(self._amp, packed.device):
-            made = self._validation.measure(inputs, self._planned(capacities), self._weights)
+            made = self._validation.measure(inputs, self._planned(chosen), self._weights)
         for name, values in made.items():
             self._statistics[name].copy_(values)
             self._buffers[name].copy_(values[: self._tree.rows[0]])
 
     @torch.no_grad()
-    def _add(self, x: Tensor, labels: Tensor, absent: Tensor | None, capacities: Capacities) -> None:
+    def _add(self, x: Tensor, labels: Tensor, absent: Tensor | None, chosen: Capacities) -> None:
         """Add the losses and right answers of some examples."""
         with autocast(self._amp, x.device):
             labels, logits = self._validation.logits(
-                x, labels, absent, self._planned(capacities), self._weights, self._statistics
+                x, labels, absent, self._planned(chosen), self._weights, self._statistics
             )
             self._loss.add_(host_losses(labels, logits, self._tree.rows[0]).sum(1))
             self._correct.add_((logits.argmax(2) == labels).sum(1))
 
     @torch.no_grad()
-    def _score(self, answers: Tensor, capacities: Capacities) -> Score:
+    def _score(self, answers: Tensor, chosen: Capacities) -> Score:
         """Score of all that was added.
 
         Args:
             answers: int64 [n], labels that a mean is over.
         """
-        planned = self._planned(capacities)
+        planned = self._planned(chosen)
         accuracy = self._correct.double() / answers[planned.owners]
         whole = accuracy[: len(answers)]
         contribution = _less(whole[:, None], accuracy, planned.single)

@@ -1,15 +1,12 @@
 """Plans: which hosts run which seeds in an epoch, as index tensors made once per topology.
 
-`gather` runs the live seeds only. `masked` runs each blueprint on a `capacity` of rows, one of a few sizes
-that has room for its seeds, and picks by masks, so that few sequences of operations serve all topologies.
-Both give `SlotRun`s that the group executes alike. Topology comes as host copies (numpy) of the slot table's
-columns; what varies with the epoch, like alpha, stays on the device.
+`gather` runs the live seeds only; the other plan is that of `masked_plan`. Both give `SlotRun`s that the
+group executes alike. Topology comes as host copies (numpy) of the slot table's columns; what varies with the
+epoch, like alpha, stays on the device.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,14 +20,9 @@ from esper_overwatch.trainer.compute.device import upload, upload_together
 from esper_overwatch.trainer.compute.native_seeds import ISOLATED as ALONE
 from esper_overwatch.trainer.compute.native_seeds import SeedRows
 from esper_overwatch.trainer.seeds.blend import RowBlock, SeedSegment
-from esper_overwatch.trainer.seeds.table import SlotTable, is_in
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 Codes = NDArray[np.int64]
-Capacities = tuple[tuple[int, ...], ...]
-"""Rows for each blueprint, by slot; none in a slot where no seed is."""
-SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1.0)
-"""Of a slot's rows, that a blueprint may have room for: few, since each combination has CUDA graphs of its
-own."""
 _IS_ISOLATED, _IS_BLENDED = (np.isin(list(Stage), stages) for stages in (ISOLATED, BLENDED))
 """bool by stage code."""
 
@@ -212,86 +204,4 @@ def _segment(columns: SlotColumns, owners: Codes, rows: Codes, blueprint: int, *
         owners=owner,
         alpha=alpha,
         gated=upload(gated, columns.device) if gated.any() else None,
-    )
-
-
-def capacities(kinds: Sequence[Codes], num_kinds: int) -> Capacities:
-    """Rows for each blueprint, by slot: `SHARES` of a slot's rows that have room for all slots' seeds.
-
-    Where nothing runs in any slot there are none.
-
-    Args:
-        kinds: by slot [R], the blueprint that each row runs; -1 = none.
-    """
-    counts = np.stack([np.bincount(kind + 1, minlength=num_kinds + 1)[1:] / len(kind) for kind in kinds])
-    if not counts.any():
-        return ((),) * len(kinds)
-    shares = [next(share for share in SHARES if share >= most) for most in counts.max(axis=0)]
-    return tuple(tuple(_rows_of(share, len(kind)) for share in shares) for kind in kinds)
-
-
-def _rows_of(share: float, rows: int) -> int:
-    """At least two, where there are as many: torch convolves one network by other kernels than several."""
-    return max(math.ceil(share * rows), min(rows, 2))
-
-
-def padded(kind: Codes, capacity: Sequence[int]) -> tuple[Codes, Codes]:
-    """Rows that run each blueprint in turn, those that do not need it last, and the blueprint of each.
-
-    Args:
-        kind: [R], the blueprint that each row runs; -1 = none.
-        capacity: rows for each blueprint.
-    """
-    order = [np.argsort(kind != b, kind="stable")[:count] for b, count in enumerate(capacity)]
-    return np.concatenate([kind[:0], *order]), np.repeat(np.arange(len(capacity)), capacity)
-
-
-def masked(
-    table: SlotTable, slot: int, padding: Tensor, capacity: Sequence[int], dtype: torch.dtype
-) -> SlotRun:
-    """Plan a slot in training.
-
-    Args:
-        padding: int64 [2, k], what `padded` made of the slot's live seeds.
-    """
-    rows, kind = padding
-    stage, blueprint, style, alpha = (
-        column[:, slot].index_select(0, rows)
-        for column in (table.stage, table.blueprint, table.style, table.alpha)
-    )
-    mine = blueprint == kind
-    return masked_run(
-        rows,
-        capacity,
-        owners=rows,
-        isolated=mine & is_in(stage, ISOLATED),
-        blended=mine & is_in(stage, BLENDED),
-        style=style,
-        alpha=alpha.to(dtype),
-    )
-
-
-def masked_run(
-    rows: Tensor,
-    capacity: Sequence[int],
-    *,
-    owners: Tensor,
-    isolated: bool | Tensor,
-    blended: Tensor,
-    style: Tensor,
-    alpha: Tensor,
-) -> SlotRun:
-    """The run of k rows, each column [k] on the device; those neither isolated nor blended run in vain."""
-    alpha = torch.where(blended, alpha, 0.0)
-    return SlotRun(
-        segment=SeedSegment(
-            rows=rows,
-            attached=len(rows),
-            blocks=(RowBlock(0, len(rows), rows, style == Style.MULTIPLY, isolated),),
-            audible=alpha != 0.0,
-        ),
-        blueprints=tuple(enumerate(capacity)),
-        owners=owners,
-        alpha=alpha,
-        gated=style == Style.GATE,
     )

@@ -16,9 +16,10 @@ from esper_overwatch.trainer.compute.compiler import Compiler
 from esper_overwatch.trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphs
 from esper_overwatch.trainer.hosts import validation
 from esper_overwatch.trainer.hosts.contribution_schedule import select_contributions, select_pairs
+from esper_overwatch.trainer.hosts.masked_plan import SHARES, capacities, padded
 from esper_overwatch.trainer.hosts.masked_validation import MaskedTree
 from esper_overwatch.trainer.hosts.population import Population
-from esper_overwatch.trainer.hosts.slot_plan import SHARES, Topology, capacities, padded
+from esper_overwatch.trainer.hosts.slot_plan import Topology
 from esper_overwatch.trainer.seeds.table import SlotTable
 from tests.cases import mostly_nightly
 from tests.trainer.compute.test_cuda_graphs import record

@@ -1,0 +1,180 @@
+"""The masked plan: each blueprint on a capacity of rows, one of a few sizes that has room for its seeds.
+
+Rows that need it not are picked out by masks, so that a few sequences of operations serve all topologies,
+each captured as a graph of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Style
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs, copy_all_, iter_tensors, map_tensors
+from esper_overwatch.trainer.compute.device import upload
+from esper_overwatch.trainer.compute.stacked_ops import Parameters
+from esper_overwatch.trainer.seeds.blend import RowBlock, SeedSegment
+from esper_overwatch.trainer.seeds.table import SlotTable, is_in
+
+from .seed_pool import SeedPool
+from .slot_plan import Codes, Runs, SlotColumns, SlotRun
+
+Capacities = tuple[tuple[int, ...], ...]
+"""Rows for each blueprint, by slot; none in a slot where no seed is."""
+SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1.0)
+"""Of a slot's rows, that a blueprint may have room for: few, since each combination has CUDA graphs of its
+own."""
+Decay = dict[str, Tensor]
+"""[n, P] for each module that is trained."""
+
+
+class MaskedPlan:
+    """Plans the training epochs of a group.
+
+    Args:
+        table: the group's rows of it.
+        state: weights and momentum of the group, always the same tensors.
+        decay: of some modules by slot, from the table.
+
+    Attributes:
+        shares: see `capacities`.
+    """
+
+    def __init__(
+        self,
+        pool: SeedPool,
+        table: SlotTable,
+        state: tuple[Parameters, Parameters],
+        dtype: torch.dtype,
+        decay: Callable[[list[dict[str, str]]], Decay],
+    ) -> None:
+        self._pool, self._table, self._state, self._dtype, self._decay = pool, table, state, dtype, decay
+        self.shares: Sequence[float] = SHARES
+        self._program: Callable[[Tensor, Capacities], tuple[Runs, Decay]] = self._prepare
+        self._held: dict[Capacities, tuple[Runs, Decay]] = {}
+        """What was planned, in the memory that graphs know."""
+
+    def capture(self, name: str, graphs: CudaGraphs) -> None:
+        """Let it be replayed as graphs; the name is that of the group."""
+        weights, momentum = self._state
+        self._program = graphs.wrap(
+            f"the plan of {name}",
+            self._prepare,
+            changes=lambda: [*weights.values(), *momentum.values()],
+            lends=True,
+        )
+
+    def plan(self, slots: Sequence[SlotColumns]) -> tuple[Runs, Decay]:
+        """Plan an epoch: zero unused rows; returns the runs and the decay of all seeds."""
+        kinds = [np.where(columns.live, columns.blueprint, -1) for columns in slots]
+        chosen = capacities(kinds, len(self._pool.kinds), self.shares)
+        padding = np.concatenate([padded(*pair) for pair in zip(kinds, chosen, strict=True)], axis=1)
+        made = self._program(upload(padding, self._table.stage.device), chosen)
+        if chosen not in self._held:
+            runs = map_tensors(made[0], torch.clone)
+            decay = next((held for _, held in self._held.values()), None)
+            self._held[chosen] = runs, map_tensors(made[1], torch.clone) if decay is None else decay
+        copy_all_(list(iter_tensors(self._held[chosen])), list(iter_tensors(made)))
+        return self._held[chosen]
+
+    def _prepare(self, padding: Tensor, chosen: Capacities) -> tuple[Runs, Decay]:
+        """See `plan`.
+
+        Args:
+            padding: int64 [2, k], see `_masked`, of one slot after the other.
+        """
+        self._pool.zero_unused_rows(*self._state, self._table)
+        # A graph's results must not lie in the memory of what it is given.
+        parts = torch.split(padding.clone(), [sum(capacity) for capacity in chosen], dim=1)
+        runs: Runs = [
+            [_masked(self._table, slot, part, capacity, self._dtype)] if capacity else []
+            for slot, (part, capacity) in enumerate(zip(parts, chosen, strict=True))
+        ]
+        return runs, self._decay([self._pool.modules(slot) for slot in range(len(chosen))])
+
+
+def capacities(kinds: Sequence[Codes], num_kinds: int, shares: Sequence[float] = SHARES) -> Capacities:
+    """Rows for each blueprint, by slot: shares of a slot's rows that have room for all slots' seeds.
+
+    Where nothing runs in any slot there are none.
+
+    Args:
+        kinds: by slot [R], the blueprint that each row runs; -1 = none.
+        shares: to choose from, ascending to 1.
+    """
+    counts = np.stack([np.bincount(kind + 1, minlength=num_kinds + 1)[1:] / len(kind) for kind in kinds])
+    if not counts.any():
+        return ((),) * len(kinds)
+    chosen = [next(share for share in shares if share >= most) for most in counts.max(axis=0)]
+    return tuple(tuple(_rows_of(share, len(kind)) for share in chosen) for kind in kinds)
+
+
+def _rows_of(share: float, rows: int) -> int:
+    """At least two, where there are as many: torch convolves one network by other kernels than several."""
+    return max(math.ceil(share * rows), min(rows, 2))
+
+
+def padded(kind: Codes, capacity: Sequence[int]) -> Codes:
+    """int64 [2, k]: rows that run each blueprint in turn, those that do not need it last; and the blueprints.
+
+    Args:
+        kind: [R], the blueprint that each row runs; -1 = none.
+        capacity: rows for each blueprint.
+    """
+    order = [np.argsort(kind != b, kind="stable")[:count] for b, count in enumerate(capacity)]
+    return np.stack([np.concatenate([kind[:0], *order]), np.repeat(np.arange(len(capacity)), capacity)])
+
+
+def _masked(
+    table: SlotTable, slot: int, padding: Tensor, capacity: Sequence[int], dtype: torch.dtype
+) -> SlotRun:
+    """Plan a slot in training.
+
+    Args:
+        padding: int64 [2, k], what `padded` made of the slot's live seeds.
+    """
+    rows, kind = padding
+    stage, blueprint, style, alpha = (
+        column[:, slot].index_select(0, rows)
+        for column in (table.stage, table.blueprint, table.style, table.alpha)
+    )
+    mine = blueprint == kind
+    return masked_run(
+        rows,
+        capacity,
+        owners=rows,
+        isolated=mine & is_in(stage, ISOLATED),
+        blended=mine & is_in(stage, BLENDED),
+        style=style,
+        alpha=alpha.to(dtype),
+    )
+
+
+def masked_run(
+    rows: Tensor,
+    capacity: Sequence[int],
+    *,
+    owners: Tensor,
+    isolated: bool | Tensor,
+    blended: Tensor,
+    style: Tensor,
+    alpha: Tensor,
+) -> SlotRun:
+    """The run of k rows, each column [k] on the device; those neither isolated nor blended run in vain."""
+    alpha = torch.where(blended, alpha, 0.0)
+    return SlotRun(
+        segment=SeedSegment(
+            rows=rows,
+            attached=len(rows),
+            blocks=(RowBlock(0, len(rows), rows, style == Style.MULTIPLY, isolated),),
+            audible=alpha != 0.0,
+        ),
+        blueprints=tuple(enumerate(capacity)),
+        owners=owners,
+        alpha=alpha,
+        gated=style == Style.GATE,
+    )
