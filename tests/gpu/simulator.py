@@ -7,12 +7,12 @@ A run on the CPU comes first and gives the frames that the epochs' transfers ret
 and blend as in a real run. Then the same trainer plays and learns with fake tensors of device cuda:0: every
 device and dtype is checked as on a GPU, nothing is computed. It learns three times from the round, so that
 graphs captured and compared in the first two updates are counted in the third. The last line is JSON: by
-section (`begin`, `epoch 0` …, `update`, `test`, `update second` …, `update again` …, and `captures`) how many
-launches, copies and waits there were, and where; how many `kernels` ran, those of graphs too, and the `bytes`
-that they touched; of the launches also how many were those of training (`train`) and of validation
-(`validate`); `races`, which accesses no event orders; `overlaps`, what may run at the same time of groups'
-trainings and validations and what is copied to the host, see `StreamOrder`; `reported`, in which section the
-loop reported each transfer.
+section (`begin`, `epoch 0` …, `update`, `test`, `shapley`, `update second` …, `update again` …, and
+`captures`) how many launches, copies and waits there were, and where; how many `kernels` ran, those of graphs
+too, the `bytes` that they touched, and the `ns` that they take by a model of an H100; of the launches also how
+many were those of training (`train`) and of validation (`validate`); `races`, which accesses no event orders;
+`overlaps`, what may run at the same time of groups' trainings and validations and what is copied to the host,
+see `StreamOrder`; `reported`, in which section the loop reported each transfer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from esper_overwatch.trainer.data.mixture import Mixture
 from esper_overwatch.trainer.data.registry import load_task
 from esper_overwatch.trainer.data.task import Task
 from esper_overwatch.trainer.episodes import TOPOLOGY
-from esper_overwatch.trainer.hosts import seed_pool, slot_plan, validation
+from esper_overwatch.trainer.hosts import population, seed_pool, slot_plan, validation
 from esper_overwatch.trainer.hosts.host_group import HostGroup
 from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.hosts.slot_plan import Topology
@@ -82,7 +82,7 @@ class Sections:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        if self.calls is not None and name in ("update", "test"):
+        if self.calls is not None and name in ("update", "test", "shapley"):
             self._enter(name + self._suffix)
         if self.calls is not None and name == "train":
             self._enter(f"epoch {self._epoch}")
@@ -244,6 +244,11 @@ def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
         blended = slot_plan._IS_BLENDED[stage]
         return cls(stage, *others, blended, np.zeros((*blended.shape, blended.shape[1]), dtype=np.bool_))
 
+    def shapley_values(blended: Any, *others: Any) -> Any:
+        known = next(frame for frame in reversed(frames) if "stage" in frame)
+        return values(slot_plan._IS_BLENDED[known["stage"]], *others)
+
+    values, population.shapley_values = population.shapley_values, shapley_values
     Topology.of = classmethod(of)
     calls.order.on_wait = lambda: calls.add("waits")
     transfer.pinned_memory = lambda size: torch.empty(size, dtype=torch.uint8)
@@ -260,12 +265,12 @@ def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
         before = calls.here().copy()
         with calls.order.capture() as touched:
             out = work()
-        kernels, num_bytes = (calls.here()[kind] - before[kind] for kind in ("kernels", "bytes"))
+        computed = {kind: calls.here()[kind] - before[kind] for kind in ("kernels", "bytes", "ns")}
         calls.section = section
 
         def replay() -> None:
             calls.order.issue("a graph", touched)
-            calls.add_kernels(1, kernels, num_bytes)
+            calls.here().update({"launches": 1, **computed})
 
         return replay, out
 
