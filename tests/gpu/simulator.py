@@ -8,8 +8,8 @@ and blend as in a real run. Then the same trainer plays and learns with fake ten
 device and dtype is checked as on a GPU, nothing is computed. It learns three times from the round, so that
 graphs captured and compared in the first two updates are counted in the third. The last line is JSON: by
 section (`begin`, `epoch 0` …, `update`, `test`, `shapley`, `update second` …, `update again` …, and
-`captures`) how many launches, copies and waits there were, and where; how many `kernels` ran, those of graphs
-too, the `bytes` that they touched, and the `ns` that they take by a model of an H100; of the launches also how
+`captures`) how many launches, copies and waits there were, and where; how many `kernels` ran, of graphs
+too, the `bytes` they touched, and the `ns` that they take by a model of an H100; of the launches also how
 many were those of training (`train`) and of validation (`validate`); `races`, which accesses no event orders;
 `overlaps`, what may run at the same time of groups' trainings and validations and what is copied to the host,
 see `StreamOrder`; `reported`, in which section the loop reported each transfer.
