@@ -7,7 +7,7 @@ graph. A step that is not taken leaves weights, moments and counters alone: Adam
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from esper_overwatch.trainer.compute.process_group import ProcessGroup
 from esper_overwatch.trainer.config.policy_options import PPOConfig
 
 from .coefficients import Coefficients
+from .loss import Loss
 from .network import ActorCritic
 from .rollout import Rollout
 
@@ -49,16 +50,15 @@ class EarlyStop:
         self.stopped.zero_()
         self.longest.copy_(self.streak)
 
-    def judge_kl(self, kl: Tensor, finite: Tensor, target_kl: float) -> Tensor:
+    def judge_kl(self, loss: Loss, target_kl: float) -> Tensor:
         """bool []: whether the update goes on.
 
         Args:
-            kl: [] of the minibatch, from the policy that acted.
-            finite: bool [], of its loss; without it the minibatch does not show how far the policy has moved.
+            loss: of the minibatch; where it is not finite, it does not show how far the policy has moved.
             target_kl: in nats; 0 = the update never stops.
         """
         if target_kl > 0:
-            self.stopped.logical_or_((kl > target_kl) & finite)
+            self.stopped.logical_or_((loss.approx_kl > target_kl) & loss.total.isfinite())
         return ~self.stopped
 
     def allow_step(self, finite: Tensor) -> Tensor:
@@ -78,18 +78,19 @@ class Minibatch:
         network: learns.
         loss: of a batch [T, n] and of the share of the minibatch that it is, see `ppo_loss`.
         process_group: the ranks that compute a minibatch together.
-        graphs: replay the step where no other rank computes a part of it; None = it runs as it is.
+        graphs: replay the step, among ranks what comes before the exchange and what comes after it; None = it
+            runs as it is.
 
     Attributes:
         early_stop: which steps are taken.
-        is_replayed: whether a step is one graph; then what follows a stop is computed and not applied.
+        is_replayed: whether a step is made of graphs; then what follows a stop is computed and not applied.
         moments: Adam's means, mean squares and counters, each in the order of the parameters.
     """
 
     def __init__(
         self,
         network: ActorCritic,
-        loss: Callable[[Rollout, Tensor, Tensor, Coefficients, float], Any],
+        loss: Callable[[Rollout, Tensor, Tensor, Coefficients, float], Loss],
         process_group: ProcessGroup,
         graphs: CudaGraphs | None,
     ) -> None:
@@ -100,15 +101,20 @@ class Minibatch:
         self._shapes: dict[str, torch.Size] = {}
         self.early_stop = stop = EarlyStop(network.place.device)
         self._saw_stop = False
-        self.is_replayed = graphs is not None and graphs.on and process_group.size == 1
-        self._program = self._step
-        if graphs is not None and self.is_replayed:
-            self._program = graphs.wrap(
-                "a minibatch of the policy",
-                self._step,
-                changes=lambda: [*self._parameters, *iter_tensors(self.moments), *vars(stop).values()],
-                in_place=(0, 1),
-            )
+        self.is_replayed = graphs is not None and graphs.on
+        self._program, self._share, self._finish = self._step, self._compute_share, self._finish_step
+        if graphs is None:
+            return
+
+        def changes() -> list[Tensor]:
+            return [*self._parameters, *iter_tensors(self.moments), *vars(stop).values()]
+
+        name = "a minibatch of the policy"
+        if process_group.size == 1:
+            self._program = graphs.wrap(name, self._step, changes=changes, in_place=(0, 1))
+            return
+        self._share = graphs.wrap(f"a rank's share of {name}", self._compute_share, in_place=(0,))
+        self._finish = graphs.wrap(name, self._finish_step, changes=changes, in_place=(1,))
 
     def step(
         self,
@@ -129,11 +135,17 @@ class Minibatch:
             envs: int64 [n] of the minibatch.
         """
         limits = (cfg.target_kl, cfg.max_grad_norm)
-        return self._program(vars(rollout), self.moments, advantage, target, coefficients, limits, rate, envs)
+        if self._group.size == 1:
+            inputs = advantage, target, coefficients
+            return self._program(vars(rollout), self.moments, *inputs, limits, rate, envs)
+        sums = self._share(vars(rollout), advantage, target, coefficients, envs)
+        self._group.all_reduce_(sums)
+        return self._finish(sums, self.moments, limits, rate)
 
     def has_stopped(self) -> bool:
-        """True if the update has; the host waits for replayed steps, and knows it of others."""
-        return bool(self.early_stop.stopped) if self.is_replayed else self._saw_stop
+        """True if the update has; the host waits for the step, where it did not wait within it."""
+        is_known = self._group.size == 1 and not self.is_replayed
+        return self._saw_stop if is_known else bool(self.early_stop.stopped)
 
     def unpack(self, rows: list[Tensor]) -> dict[str, Tensor]:
         """Statistics of M steps by name, float64 [M, ...]; `ran` is 0 in those after a stop."""
@@ -154,33 +166,76 @@ class Minibatch:
         rate: Tensor,
         envs: Tensor,
     ) -> Tensor:
-        target_kl, max_norm = limits
-        mine = envs.tensor_split(self._group.size)[self._group.rank]
-        with torch.enable_grad():
-            loss = self._loss(
-                Rollout(**rollout).envs(mine),
-                advantage[:, mine],
-                target[:, mine],
-                coefficients,
-                len(mine) / len(envs),
-            )
-        whole = loss.all_reduce(self._group)
-        ran, finite = ~self.early_stop.stopped, whole.total.isfinite()
-        goes_on = self.early_stop.judge_kl(whole.approx_kl, finite, target_kl)
+        """A step of one process; see `step`."""
+        ran, target_kl = ~self.early_stop.stopped, limits[0]
+        loss = self._compute_loss(rollout, advantage, target, coefficients, envs)
+        whole = loss._replace(total=loss.total.detach().clone())
+        goes_on = self.early_stop.judge_kl(whole, target_kl)
         # A minibatch that stops the update is computed forwards only, where the host can wait for it.
-        if not self.is_replayed:
-            self._saw_stop = target_kl > 0 and not goes_on
+        self._saw_stop = target_kl > 0 and not self.is_replayed and not bool(goes_on)
         if self._saw_stop:
-            norms, applied = self._norms(None), torch.zeros_like(finite)
-        else:
-            gradients = torch.autograd.grad(loss.total, self._parameters, materialize_grads=True)
-            self._group.all_reduce_(gradients)
-            norms = self._norms(gradients)
-            applied = self.early_stop.allow_step(finite & norms["grad_norm"].isfinite())
-            clip = (max_norm / (norms["grad_norm"] + EPSILON)).clamp(max=1.0)
-            self._apply(moments, gradients, clip, rate, applied)
+            return self._measure(whole, self._norms(None), ran, torch.zeros_like(ran))
+        gradients = torch.autograd.grad(loss.total, self._parameters, materialize_grads=True)
+        return self._take(whole, gradients, ran, moments, limits, rate)
+
+    def _compute_share(
+        self,
+        rollout: dict[str, Any],
+        advantage: Tensor,
+        target: Tensor,
+        coefficients: Coefficients,
+        envs: Tensor,
+    ) -> list[Tensor]:
+        """This rank's part of what `_finish_step` reads."""
+        loss = self._compute_loss(rollout, advantage, target, coefficients, envs)
+        gradients = torch.autograd.grad(loss.total, self._parameters, materialize_grads=True)
+        return [*loss.pack(self._group.rank, self._group.size), *gradients]
+
+    def _finish_step(
+        self, sums: list[Tensor], moments: list[list[Tensor]], limits: Limits, rate: Tensor
+    ) -> Tensor:
+        """The rest of a step, which all ranks do alike; the sums are over the ranks."""
+        ran, count = ~self.early_stop.stopped, len(self._parameters)
+        whole = Loss.unpack(sums[:-count])
+        self.early_stop.judge_kl(whole, limits[0])
+        return self._take(whole, sums[-count:], ran, moments, limits, rate)
+
+    def _compute_loss(
+        self,
+        rollout: dict[str, Any],
+        advantage: Tensor,
+        target: Tensor,
+        coefficients: Coefficients,
+        envs: Tensor,
+    ) -> Loss:
+        """The loss of this rank's share of a minibatch."""
+        mine = envs.tensor_split(self._group.size)[self._group.rank]
+        part = Rollout(**rollout).envs(mine)
+        with torch.enable_grad():
+            return self._loss(part, advantage[:, mine], target[:, mine], coefficients, len(mine) / len(envs))
+
+    def _take(
+        self,
+        whole: Loss,
+        gradients: Sequence[Tensor],
+        ran: Tensor,
+        moments: list[list[Tensor]],
+        limits: Limits,
+        rate: Tensor,
+    ) -> Tensor:
+        """Take the step, unless the update has stopped or something is not finite."""
+        norms = self._norms(gradients)
+        applied = self.early_stop.allow_step(whole.total.isfinite() & norms["grad_norm"].isfinite())
+        clip = (limits[1] / (norms["grad_norm"] + EPSILON)).clamp(max=1.0)
+        self._apply(moments, gradients, clip, rate, applied)
+        return self._measure(whole, norms, ran, applied)
+
+    def _measure(self, whole: Loss, norms: dict[str, Tensor], ran: Tensor, applied: Tensor) -> Tensor:
+        """One row of numbers, see `unpack`."""
+        goes_on = ~self.early_stop.stopped
         measured = whole.statistics() | {k: v.where(goes_on, torch.nan) for k, v in norms.items()}
-        measured |= {"applied": applied, "finite": torch.where(goes_on, applied, finite), "ran": ran}
+        finite = torch.where(goes_on, applied, whole.total.isfinite())
+        measured |= {"applied": applied, "finite": finite, "ran": ran}
         self._shapes = {name: value.shape for name, value in measured.items()}
         return torch.cat([value.detach().reshape(-1).double() for value in measured.values()])
 

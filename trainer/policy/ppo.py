@@ -1,17 +1,17 @@
 """Proximal policy optimisation (Schulman et al., 2017, arXiv:1707.06347) of the recurrent actor-critic.
 
-Complete sequences, minibatched over envs; each head of the factored action has its own ratio and clip. A step
-(`minibatch`) decides on the device whether it is taken, and one transfer at the end brings every statistic.
-With `target_kl` the host waits for one bit of each minibatch, between its forward and its backward pass: what
-comes after the policy has moved too far is not computed at all. Where steps are replayed as CUDA graphs that
-bit stays on the device, and the host looks once a pass.
+Complete sequences, minibatched over envs. A step (`minibatch`) decides on the device whether it is taken, and
+one transfer at the end brings every statistic. With `target_kl` the host waits for one bit of each minibatch,
+between its forward and its backward pass where there is one rank: what comes after the policy has moved too
+far is not computed at all. Where steps are replayed as CUDA graphs that bit stays on the device, and the host
+looks once a pass.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import torch
@@ -26,11 +26,12 @@ from esper_overwatch.trainer.compute.process_group import ProcessGroup
 from esper_overwatch.trainer.compute.schedules import schedule_share
 from esper_overwatch.trainer.config.policy_options import PPOConfig
 
-from .actions import ActionSpace, Evaluation
+from .actions import ActionSpace
 from .coefficients import Coefficients
 from .feature_statistics import feature_statistics
+from .loss import ppo_loss
 from .minibatch import Minibatch
-from .network import ActorCritic, Output
+from .network import ActorCritic
 from .plans import PlanSpace
 from .rollout import Rollout
 from .update_statistics import EVERY_EPOCH, UpdateStatistics, rollout_statistics, summarise, to_host
@@ -45,143 +46,6 @@ class PolicyDiverged(EsperError):
     exit_code = 11
 
 
-class Loss(NamedTuple):
-    """The objective of one minibatch and its statistics, all detached but `total`.
-
-    The shares of several ranks add up, but for `ratio_min` and `ratio_max`.
-    """
-
-    total: Tensor
-    policy: Tensor
-    value: Tensor
-    approx_kl: Tensor
-    """KL(old || new) by the estimator r - 1 - ln r (Schulman, "Approximating KL divergence", 2020)."""
-    num_clipped_ratios: Tensor
-    """[heads] how many ratios left 1 +- clip."""
-    num_ratios: Tensor
-    """[heads] how many ratios mattered."""
-    entropy_ratio: Tensor
-    """[heads] entropy over that of a uniform choice among what was legal, summed over the steps."""
-    choice_steps: Tensor
-    """[heads] steps with a choice."""
-    entropy_sum: Tensor
-    """Entropy, summed over heads and steps."""
-    max_entropy_sum: Tensor
-    """Entropy of uniform choices among what was legal, summed likewise."""
-    hidden_mean_square: Tensor
-    cell_mean_square: Tensor
-    ratio_min: Tensor
-    """[heads]"""
-    ratio_max: Tensor
-    """[heads]"""
-
-    def all_reduce(self, group: ProcessGroup) -> Loss:
-        """The loss of the minibatch, from those of all ranks' shares; without a gradient."""
-        whole = self._replace(total=self.total.detach().clone())
-        if group.size == 1:
-            return whole
-        group.all_reduce_(whole[:-2])
-        extremes = torch.stack([whole.ratio_min, -whole.ratio_max]).unsqueeze(0)
-        low, high = group.all_gather(extremes, dim=0).amin(0)
-        return whole._replace(ratio_min=low, ratio_max=-high)
-
-    @property
-    def clip_fraction(self) -> Tensor:
-        """Share of the ratios that left 1 +- clip."""
-        return self.num_clipped_ratios.sum() / self.num_ratios.sum()
-
-    def statistics(self) -> dict[str, Tensor]:
-        """Statistics of a step by name; entropies are 0..1, NaN where there was never a choice."""
-        return {
-            "policy_loss": self.policy,
-            "value_loss": self.value,
-            "approx_kl": self.approx_kl,
-            "clip_fraction": self.clip_fraction,
-            "head_clip_fraction": self.num_clipped_ratios / self.num_ratios,
-            "ratio_min": self.ratio_min,
-            "ratio_max": self.ratio_max,
-            "entropy": self.entropy_sum / self.max_entropy_sum,
-            "head_entropy": self.entropy_ratio / self.choice_steps,
-            "hidden_rms": self.hidden_mean_square.sqrt(),
-            "cell_rms": self.cell_mean_square.sqrt(),
-        }
-
-
-def ppo_loss(
-    network: ActorCritic,
-    space: ActionSpace | PlanSpace,
-    batch: Rollout,
-    advantage: Tensor,
-    target: Tensor,
-    coefficients: Coefficients,
-    share: float = 1.0,
-) -> Loss:
-    """Clipped surrogate, squared value error and entropy bonus.
-
-    L = -mean_t sum_h min(r_h A, clip(r_h) A) + c_v mean (V - target)^2 / 2
-        - c_e mean_t sum_h H_h / ln n_h,
-    over the heads h that matter for the decision of step t; n_h is the number of legal choices.
-
-    Args:
-        batch: sequences [T, n].
-        advantage: [D, n] of the decisions, normalised; every step is one unless `space` is of plans.
-        target: [D, n], what the critic should predict, in normalised units.
-        share: of the minibatch that this batch is; the other ranks hold the rest.
-    """
-    out, value, now, old_log_prob = evaluate(network, space, batch)
-    log_ratio = now.log_prob - old_log_prob
-    ratio, clip = log_ratio.exp(), coefficients.clip
-    advantages = advantage.unsqueeze(-1)
-    surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
-    pg_loss = -share * (surrogate * now.relevant).sum(-1).mean()
-    v_loss = share * (value - target).square().mean() / 2
-
-    max_entropy = now.max_entropy
-    has_choice = max_entropy > 0
-    normalised = (now.entropy / max_entropy.where(has_choice, 1.0)).where(has_choice, 0.0)
-    entropy_bonus = share * normalised.sum(-1).mean()
-    total = pg_loss + coefficients.value * v_loss - coefficients.entropy * entropy_bonus
-
-    steps = (0, 1)
-    with torch.no_grad():
-        joint = log_ratio.sum(-1)
-        clipped = ((ratio - 1).abs() > clip) & now.relevant
-        return Loss(
-            total=total,
-            policy=pg_loss.detach(),
-            value=v_loss.detach(),
-            approx_kl=share * (joint.exp() - 1 - joint).mean(),
-            num_clipped_ratios=clipped.sum(steps).to(ratio.dtype),
-            num_ratios=now.relevant.sum(steps).to(ratio.dtype),
-            entropy_ratio=normalised.sum(steps),
-            choice_steps=has_choice.sum(steps).to(ratio.dtype),
-            entropy_sum=(now.entropy * has_choice).sum(),
-            max_entropy_sum=(max_entropy * has_choice).sum(),
-            hidden_mean_square=share * out.h.square().mean(),
-            cell_mean_square=share * out.c.square().mean(),
-            ratio_min=ratio.amin(steps),
-            ratio_max=ratio.amax(steps),
-        )
-
-
-def evaluate(
-    network: ActorCritic, space: ActionSpace | PlanSpace, batch: Rollout
-) -> tuple[Output, Tensor, Evaluation, Tensor]:
-    """The network's view of a batch [T, n]: its outputs at every step; then of the decisions V(s) [D, n] in
-    normalised units, what it thinks of those taken, and their log-probabilities [D, n, heads] by the policy
-    that acted.
-    """
-    initial = network.initial(batch.reset.shape[1])
-    if isinstance(space, PlanSpace):
-        rows = space.rows
-        out = network(batch.observation, initial, batch.reset, batch.plan)
-        logits = tuple(head[rows] for head in out.logits)
-        now = space.evaluate(logits, batch.plan[rows], batch.free[rows])
-        return out, out.value[rows], now, batch.log_prob[rows]
-    out = network(batch.observation, initial, batch.reset)
-    return out, out.value, space.evaluate(out.logits, batch.actions, batch.legal), batch.log_prob
-
-
 class PPO:
     """Improves an actor-critic on rollouts.
 
@@ -193,7 +57,7 @@ class PPO:
         process_group: the ranks that compute a minibatch together.
         compiler: of the loss; None = uncompiled.
         rounds: over which the learning rate is scheduled; 0 where it is constant.
-        graphs: of minibatches and statistics, where no other rank computes a part of them; None = without.
+        graphs: of minibatches and statistics; None = without.
     """
 
     def __init__(

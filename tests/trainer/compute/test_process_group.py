@@ -18,6 +18,8 @@ import torch.multiprocessing as mp
 
 from esper_overwatch.protocol.errors import RequestError
 from esper_overwatch.protocol.messages.commands import SeedGerminateParams, SeedPruneParams
+from esper_overwatch.trainer import loop
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
 from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.compute.process_group import (
     ProcessGroup,
@@ -113,8 +115,12 @@ def train(world: ProcessGroup, folder: Path) -> None:
     )
 
 
-def one_of_two(rank: int, port: int, folder: Path) -> None:
+def one_of_two(rank: int, port: int, folder: Path, replays: bool) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+    if replays:
+        from tests.trainer.compute.test_cuda_graphs import record
+
+        loop.CudaGraphs = lambda on: CudaGraphs(on=True, capture=record)  # type: ignore[misc, assignment]
     world = ProcessGroup.join()
     train(world, folder)
     world.leave()
@@ -126,9 +132,10 @@ def seen(folder: Path, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_two_ranks_train_as_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("replays", [False, True])
+def test_two_ranks_train_as_one(tmp_path: Path, replays: bool) -> None:
     train(ProcessGroup(), tmp_path)
-    mp.spawn(one_of_two, args=(free_ports(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
+    mp.spawn(one_of_two, args=(free_ports(), tmp_path, replays), nprocs=2)  # type: ignore[no-untyped-call]
     alone, first, second = (seen(tmp_path, name) for name in ("1-0", "2-0", "2-1"))
     for column in ("losses", "returns"):
         np.testing.assert_array_equal(np.concatenate([first[column], second[column]]), alone[column])

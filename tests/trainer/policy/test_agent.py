@@ -15,8 +15,8 @@ from esper_overwatch.trainer.measurements import Measurements
 from esper_overwatch.trainer.policy.agent import Agent, PolicyMismatch
 from esper_overwatch.trainer.policy.coefficients import Coefficients
 from esper_overwatch.trainer.policy.gae import gae
+from esper_overwatch.trainer.policy.loss import ppo_loss
 from esper_overwatch.trainer.policy.observation import LAYOUT_VERSION
-from esper_overwatch.trainer.policy.ppo import ppo_loss
 from esper_overwatch.trainer.reward.modes import MODES
 from esper_overwatch.trainer.seeds.table import SlotTable
 from tests.cases import nightly

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from esper_overwatch.trainer.compute.cuda_graphs import MAX_CACHED_GRAPHS, NUM_CHECKED_CALLS, CudaGraphs
 from esper_overwatch.trainer.config.load import load
 from esper_overwatch.trainer.policy.agent import Agent
+from esper_overwatch.trainer.policy.loss import Loss
 from esper_overwatch.trainer.policy.minibatch import EarlyStop
 from esper_overwatch.trainer.policy.ppo import PPO, PolicyDiverged
 from esper_overwatch.trainer.policy.rollout import Rollout
@@ -145,7 +146,8 @@ def test_steps_are_taken_until_the_policy_has_moved_too_far(
     stopped, longest = False, streak
     for number, finite_gradient in steps:
         kl = torch.tensor(number)
-        goes_on = stop.judge_kl(kl, kl.isfinite(), target)
+        loss = Loss._make([kl] * len(Loss._fields))
+        goes_on = stop.judge_kl(loss, target)
         applied = stop.allow_step(kl.isfinite() & torch.tensor(finite_gradient))
         stopped = stopped or (target > 0 and number > target)
         wanted = not stopped and math.isfinite(number) and finite_gradient

@@ -15,10 +15,10 @@ from esper_overwatch.trainer.config.policy_options import PPOConfig
 from esper_overwatch.trainer.policy.actions import ActionSpace
 from esper_overwatch.trainer.policy.baselines import NO_SEED
 from esper_overwatch.trainer.policy.coefficients import Coefficients
+from esper_overwatch.trainer.policy.loss import ppo_loss
 from esper_overwatch.trainer.policy.network import ActorCritic
 from esper_overwatch.trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
 from esper_overwatch.trainer.policy.plans import PlanSpace, decide_plan
-from esper_overwatch.trainer.policy.ppo import ppo_loss
 from esper_overwatch.trainer.policy.rollout import Rollout
 
 from . import garden

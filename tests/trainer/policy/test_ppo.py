@@ -22,9 +22,10 @@ from esper_overwatch.trainer.policy.agent import Agent
 from esper_overwatch.trainer.policy.coefficients import Coefficients
 from esper_overwatch.trainer.policy.feature_statistics import FEATURE_GROUPS
 from esper_overwatch.trainer.policy.gae import gae
+from esper_overwatch.trainer.policy.loss import ppo_loss
 from esper_overwatch.trainer.policy.network import ActorCritic
 from esper_overwatch.trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS
-from esper_overwatch.trainer.policy.ppo import PPO, PolicyDiverged, ppo_loss
+from esper_overwatch.trainer.policy.ppo import PPO, PolicyDiverged
 from esper_overwatch.trainer.policy.rollout import Rollout
 from esper_overwatch.trainer.policy.update_statistics import explained_within
 from esper_overwatch.trainer.telemetry.round_events import update_event
