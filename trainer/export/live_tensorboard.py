@@ -35,8 +35,8 @@ FLUSH_SECONDS = 1
 NAME_SECONDS = 1.0
 """Files are named by the second, then by a count without leading zeros."""
 _CONNECTED = ("live", "slow", "stale")
-_STREAMS: tuple[Stream, ...] = ("life", "metric")
-"""Streams with scalars, and with the boots' beginnings and ends."""
+_STREAMS: tuple[Stream, ...] = ("life", "metric", "log")
+"""Streams with scalars and texts, and with the boots' beginnings and ends."""
 
 
 class LiveExport:

@@ -13,7 +13,7 @@ from esper_overwatch.protocol.client.event_log import open_event_log
 from esper_overwatch.protocol.errors import RunNotFound
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.journal.writer import Journal
-from esper_overwatch.protocol.messages.events import spec_of
+from esper_overwatch.protocol.messages.events import Context, LoggedText, spec_of
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.trainer.cli.main import main
 from tests.batches import batch_of
@@ -76,11 +76,16 @@ def export(growing: Growing, tmp_path: Path) -> Iterator[LiveExport]:
         yield export
 
 
-def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
+def load(folder: Path) -> Any:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     loaded = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     loaded.Reload()
+    return loaded
+
+
+def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    loaded = load(folder)
     return {tag: [(s.step, s.value) for s in loaded.Scalars(tag)] for tag in loaded.Tags()["scalars"]}
 
 
@@ -97,6 +102,21 @@ def test_past_and_present_join_without_a_step_twice(
     found = scalars_in(tmp_path / "tb")
     assert [step for step, _ in found["epoch/seconds"]] == [1, 2, 3, 4, 5]
     assert found["round/accuracy_mean"] == [(1, 0.5)]
+
+
+def test_texts_are_written_while_the_run_is_on(growing: Growing, export: LiveExport, tmp_path: Path) -> None:
+    said = [LoggedText(step=step, name="note", text=f"text {step}") for step in (1, 2, 3)]
+    growing.add([*BEFORE[:2], (said[0], Context())])
+    export.write_past()
+    growing.add([(said[1], Context()), (said[2], Context())])
+    export.take(growing.events()[-1])
+    export.close()
+    written = load(tmp_path / "tb").Tensors("note/text_summary")
+    assert [(one.step, one.tensor_proto.string_val[0]) for one in written] == [
+        (1, b"text 1"),
+        (2, b"text 2"),
+        (3, b"text 3"),
+    ]
 
 
 def test_resumed_boot_replaces_the_epochs_it_plays_again(
