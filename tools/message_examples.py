@@ -70,6 +70,7 @@ _BY_NAME: dict[str, Any] = {
     "jsonrpc": "2.0",
     "v": 1,
     "op_fraction": {"WAIT": 0.75},
+    "rows": [["cat"]],
     "seeds": {"FOSSILIZED": 1, "PRUNED": 2},
     "config": {},
     "method": "pause",

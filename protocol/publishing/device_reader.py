@@ -1,4 +1,4 @@
-"""A thread that waits for values on a device: where the device hangs, only these values do."""
+"""A thread for what takes long, such as values on a device: where the device hangs, only these values do."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ class DeviceReader(Generic[T]):
 
     Args:
         read: called with each; must not raise.
+        name: of the thread.
     """
 
-    def __init__(self, read: Callable[[T], None]) -> None:
-        self._read = read
+    def __init__(self, read: Callable[[T], None], name: str = "esper-devices") -> None:
+        self._read, self._name = read, name
         self._queue: SimpleQueue[T] = SimpleQueue()
         self._idle = threading.Condition()
         self._waiting = 0
@@ -35,7 +36,7 @@ class DeviceReader(Generic[T]):
         with self._idle:
             self._waiting += 1
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="esper-devices", daemon=True)
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
         self._queue.put(item)
 

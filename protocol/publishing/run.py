@@ -152,7 +152,7 @@ class PublishedRun:
         self._kinds: set[type] = {int, float}
         """Numbers that `log` lets pass without a look at each."""
         self._commands = LoopCommands(folder.name)
-        self._queue = ValueQueue(self.summary, self._on_step)
+        self._queue = ValueQueue(self.summary, self._on_step, folder.path / "pictures")
         self._numbers = self._queue.numbers
         self._emit = self._queue.emit
         self._judge = LoopJudge(self._emit)
@@ -193,7 +193,9 @@ class PublishedRun:
     def log(
         self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **more: Any
     ) -> None:
-        """Publish values: numbers, arrays, text, files; never waits for a disk, a device or a viewer.
+        """Publish values: numbers, arrays, text, files, images of Pillow, tables (a list of dicts, a frame).
+
+        It never waits for a disk, a device or a viewer.
 
         Args:
             values: by name; for names that are not Python's, such as `env/3/loss`. Dicts in it make groups.
@@ -240,14 +242,7 @@ class PublishedRun:
         self._take_names(found.numbers)
         self._kinds |= {type(number) for number in found.numbers.values() if isinstance(number, Real)}
         self._step = step
-        if found.numbers:
-            self._queue.emit_numbers(step, found.numbers)
-        for name, sample in found.arrays.items():
-            self._queue.emit_array(step, name, sample)
-        for name, text in found.texts.items():
-            self._queue.emit_text(step, name, text)
-        for name, (path, size) in found.files.items():
-            self._emit(Artifact(step=step, name=name, path=str(path), kind=kind_of(path), bytes=size))
+        self._queue.emit_values(step, found)
 
     def _take_names(self, numbers: dict[str, Any]) -> None:
         """Know the names of numbers; those beyond the limit are left out."""
@@ -274,7 +269,7 @@ class PublishedRun:
         step: int | None = None,
         digest: bool = False,
     ) -> None:
-        """Publish where a file is: a checkpoint, a video. It is neither read nor copied.
+        """Publish where a file is: a checkpoint, a video. It is not copied; of an image a preview is made.
 
         Args:
             path: of the file.
@@ -291,7 +286,7 @@ class PublishedRun:
         name = check_value_name(name or file.name)
         where, size = check_file(name, file)
         at = max(0, self._step) if step is None else check_step(step)
-        self._emit(
+        self._queue.emit_file(
             Artifact(
                 step=at,
                 name=name,
@@ -410,7 +405,7 @@ class PublishedRun:
     def flush(self, timeout: float = FLUSH_SECONDS) -> bool:
         """Wait until the journal has what was logged before; False where it was not in time."""
         end = time.monotonic() + timeout
-        waiting = self._queue.devices.wait(timeout)
+        waiting = self._queue.wait_read(timeout)
         return self._ended is None and self._server.flush(max(0.0, end - time.monotonic())) and not waiting
 
     def finish(self, error: BaseException | str | None = None) -> None:
@@ -434,8 +429,8 @@ class PublishedRun:
         self._commands.close(text)
         if isinstance(error, BaseException) and text is not None:
             self._emit(log_line(error))
-        if waiting := self._queue.devices.wait(FLUSH_SECONDS):
-            self._left_out("devices", f"{waiting} values of a device that does not answer")
+        if waiting := self._queue.wait_read(FLUSH_SECONDS):
+            self._left_out("devices", f"{waiting} values of a device that does not answer, or pictures")
         self._left_out.close()
         server.flush(FLUSH_SECONDS)
         self._commands.close(text)  # what was accepted while the state changed

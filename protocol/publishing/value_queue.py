@@ -9,25 +9,37 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import fsum, isfinite, sqrt
+from pathlib import Path
 from time import time_ns
 from typing import Any
 
 from msgspec import Struct
 
-from esper_overwatch.protocol.messages.events import Histogram, LoggedText, LogLine, Scalars
+from esper_overwatch.protocol.messages.events import (
+    Artifact,
+    Histogram,
+    LoggedTable,
+    LoggedText,
+    LogLine,
+    Scalars,
+)
 from esper_overwatch.protocol.server.emitter import MAX_QUEUED, Emitted, Emitter
 
 from .device_reader import DeviceReader, is_on_device
+from .pictures import PictureFolder, preview_of_file
 from .summary import RunSummary
-from .values import MAX_ARRAY_VALUES, ArraySample
+from .tables import MAX_CELL_CHARACTERS
+from .values import MAX_ARRAY_VALUES, ArraySample, SortedValues, kind_of
 
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED_NUMBERS = MAX_QUEUED["metric"]
 MAX_WAITING_BYTES = 32 * 1024 * 1024
-"""Limit of arrays, texts and large dicts that wait for the I/O thread; more is refused and counted."""
+"""Limit of arrays, texts, pictures and large dicts that wait; more is refused and counted."""
 BYTES_PER_NUMBER = 128
 """A logged number in memory, its share of the dict included."""
+FILE_BYTES = 8192
+"""What a file of an image counts as while its preview is waited for."""
 
 
 class LoggedNumbers(Struct, frozen=True, gc=False):
@@ -54,7 +66,17 @@ class _LargeMetric:
 class _LargeText:
     num_bytes: int
     step: int
-    text: LoggedText
+    text: LoggedText | LoggedTable
+
+
+@dataclass
+class _Picture:
+    """A waiting picture: an image of Pillow that is to be written, or a file that has no preview so far."""
+
+    num_bytes: int
+    step: int
+    name: str
+    image: Any
 
 
 MAX_BINS = 64
@@ -104,12 +126,14 @@ class ValueQueue(Emitter):
     Args:
         summary: of the run.
         on_step: called with the newest step whenever something logged has been drained.
+        folder: of pictures, which is made for the first.
     """
 
-    def __init__(self, summary: RunSummary, on_step: Callable[[int], None]) -> None:
+    def __init__(self, summary: RunSummary, on_step: Callable[[int], None], folder: Path) -> None:
         super().__init__()
         self._queue_by_class[_LargeMetric] = self._queue_by_class[Scalars]
         self._queue_by_class[_LargeText] = self._queue_by_class[LoggedText]
+        self._queue_by_class[_Picture] = self._queue_by_class[Scalars]
         self.numbers: deque[Any] = self._queues["metric"].events
         """Queue to which `log` itself appends `LoggedNumbers`, up to `MAX_QUEUED_NUMBERS`."""
         self._summary = summary
@@ -118,25 +142,56 @@ class ValueQueue(Emitter):
         self._num_completed = self._num_told = 0
         self._waiting_bytes = 0
         self._bytes_lock = threading.RLock()  # a signal handler may log, too
-        self.devices = DeviceReader[Emitted](self._read)
+        self._devices = DeviceReader[Emitted](self._read)
         """Reads values of devices, and emits them when it has."""
+        self._painter = DeviceReader[Emitted](self._read, "esper-pictures")
+        self._pictures = PictureFolder(folder)
 
-    def emit_numbers(self, step: int, numbers: dict[str, float]) -> None:
+    def emit_values(self, step: int, found: SortedValues) -> None:
+        """Queue what one `log` has beside plain numbers, and these if there are any."""
+        if found.numbers:
+            self._emit_numbers(step, found.numbers)
+        for name, sample in found.arrays.items():
+            self._emit_array(step, name, sample)
+        for name, text in found.texts.items():
+            made = LoggedText(step=step, name=name, text=text)
+            self._emit_large(_LargeText(4 * len(text), step, made))
+        for name, (columns, rows, size) in found.tables.items():
+            num_bytes = 4 * MAX_CELL_CHARACTERS * len(columns) * (len(rows) + 1)
+            table = LoggedTable(step=step, name=name, columns=columns, rows=rows, size=size)
+            self._emit_large(_LargeText(num_bytes, step, table))
+        for name, image in found.pictures.items():
+            self._emit_large(_Picture(4 * image.width * image.height, step, name, image))
+        for name, (path, bytes) in found.files.items():
+            self.emit_file(Artifact(step=step, name=name, path=str(path), kind=kind_of(path), bytes=bytes))
+
+    def emit_file(self, file: Artifact) -> None:
+        """Queue a file; one of an image waits for its preview, where there is room to wait."""
+        queue = self._queue_by_class[_Picture]
+        has_room = self._waiting_bytes + FILE_BYTES <= MAX_WAITING_BYTES and len(queue.events) < queue.bound
+        if file.kind == "image" and has_room:
+            self._emit_large(_Picture(FILE_BYTES, file.step, file.name, file))
+        else:
+            self.emit(file)
+
+    def wait_read(self, timeout: float) -> int:
+        """Wait until values of devices and pictures are read; how many are not, after so many seconds."""
+        end = time.monotonic() + timeout
+        readers = (self._devices, self._painter)
+        return sum(reader.wait(max(0.0, end - time.monotonic())) for reader in readers)
+
+    def _emit_numbers(self, step: int, numbers: dict[str, float]) -> None:
         """Queue the numbers of one `log`, however many."""
         values = Scalars(step=step, values=numbers)
         waits = any(map(is_on_device, numbers.values()))
         self._emit_large(_LargeMetric(BYTES_PER_NUMBER * len(numbers), step, "", values, waits))
 
-    def emit_array(self, step: int, name: str, sample: ArraySample) -> None:
+    def _emit_array(self, step: int, name: str, sample: ArraySample) -> None:
         """Queue an array's sample, to become a histogram."""
         num_bytes = BYTES_PER_NUMBER // 4 * min(sample.size, MAX_ARRAY_VALUES)
         self._emit_large(_LargeMetric(num_bytes, step, name, sample, is_on_device(sample.values)))
 
-    def emit_text(self, step: int, name: str, text: str) -> None:
-        """Queue a text."""
-        self._emit_large(_LargeText(4 * len(text), step, LoggedText(step=step, name=name, text=text)))
-
-    def _emit_large(self, item: _LargeMetric | _LargeText) -> None:
+    def _emit_large(self, item: _LargeMetric | _LargeText | _Picture) -> None:
         queue = self._queue_by_class[type(item)]
         with self._bytes_lock:
             if (
@@ -148,13 +203,15 @@ class ValueQueue(Emitter):
                 return
             self._waiting_bytes += item.num_bytes
             emitted = Emitted(time_ns(), item, None, self._context)
-            if isinstance(item, _LargeMetric) and item.waits:
-                self.devices.put(emitted)
+            if isinstance(item, _Picture):
+                self._painter.put(emitted)
+            elif isinstance(item, _LargeMetric) and item.waits:
+                self._devices.put(emitted)
             else:
                 queue.events.append(emitted)
 
     def _read(self, item: Emitted) -> None:
-        """Emit what a device has given; the I/O thread never waits for one."""
+        """Emit what a device has given, or a picture; the I/O thread never waits for them."""
         done = self._complete(item)
         self._queue_by_class[type(done.event)].events.append(done)
 
@@ -172,22 +229,25 @@ class ValueQueue(Emitter):
     def _complete(self, item: Emitted | LoggedNumbers) -> Emitted:
         """The event to be sent for what was queued; a failure becomes a line of the run's log."""
         event = item if isinstance(item, LoggedNumbers) else item.event
-        if not isinstance(event, LoggedNumbers | _LargeMetric | _LargeText):
+        if not isinstance(event, LoggedNumbers | _LargeMetric | _LargeText | _Picture):
             assert isinstance(item, Emitted)
             return item
         made: object
         self._num_completed += 1
         try:
-            made = self._unpack(event)
+            made = self._unpack(event, item.ns)
         except Exception as error:
             if not self._has_warned:
                 self._has_warned = True
                 logger.warning("a logged value was left out; the run's log names each", exc_info=True)
-            message = f"a value logged at step {event.step} was left out: {error}"
+            name = getattr(event, "name", "") or "a value"
+            message = f"{name} logged at step {event.step} was left out: {error}"
             made = LogLine(level="ERROR", logger=__name__, message=message)
         return Emitted(item.ns, made, None, self._context)
 
-    def _unpack(self, item: LoggedNumbers | _LargeMetric | _LargeText) -> Scalars | Histogram | LoggedText:
+    def _unpack(
+        self, item: LoggedNumbers | _LargeMetric | _LargeText | _Picture, ns: int
+    ) -> Scalars | Histogram | LoggedText | LoggedTable | Artifact:
         if isinstance(item, LoggedNumbers):
             numbers = Scalars(step=item.step, values=item.values)
             self._summary.fold(numbers)
@@ -196,6 +256,11 @@ class ValueQueue(Emitter):
             self._waiting_bytes -= item.num_bytes
         if isinstance(item, _LargeText):
             return item.text
+        if isinstance(item, _Picture):
+            if not isinstance(item.image, Artifact):
+                return self._pictures.save(item.image, item.name, item.step, ns)
+            item.image.preview = preview_of_file(Path(item.image.path))
+            return item.image
         if isinstance(item.value, ArraySample):
             return make_histogram(item.step, item.name, item.value)
         self._summary.fold(item.value)

@@ -1,4 +1,4 @@
-"""Values that may be logged, and their names: numbers, arrays, texts, files."""
+"""Values that may be logged, and their names: numbers, arrays, texts, files, pictures, tables."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from esper_overwatch.protocol.errors import PublishError, first_line
 
 from .device_reader import is_on_device
+from .pictures import is_picture, take_picture
+from .tables import TableSample, is_table, take_table
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +50,9 @@ class SortedValues(NamedTuple):
     texts: dict[str, str]
     files: dict[str, tuple[Path, int]]
     """Absolute path and size."""
+    pictures: dict[str, Any]
+    """Images of Pillow."""
+    tables: dict[str, TableSample]
 
 
 def check_value_name(name: object) -> str:
@@ -124,7 +129,7 @@ def sort_values(values: Mapping[Any, object], note: Note | None = None) -> Sorte
     Raises:
         PublishError: without `note`, a name or a value cannot be logged; nothing of `values` is then logged.
     """
-    found = SortedValues({}, {}, {}, {})
+    found = SortedValues({}, {}, {}, {}, {}, {})
     _sort_into(found, values, "", 0, note)
     return found
 
@@ -144,6 +149,10 @@ def _sort_into(
                 found.texts[name] = _check_text(name, value)
             elif isinstance(value, Path):
                 found.files[name] = check_file(name, value)
+            elif is_picture(value):
+                found.pictures[name] = take_picture(name, value)
+            elif is_table(value):
+                found.tables[name] = take_table(name, value)
             elif (number := _only_number(value)) is not None:
                 found.numbers[name] = _take_number(name, number)
             else:
@@ -291,7 +300,8 @@ def _flatten(
 def _refusal(name: str, value: object) -> PublishError:
     return PublishError(
         f"{name}: a value of type {type(value).__name__} cannot be logged; "
-        "log numbers, arrays or lists of numbers, text, dicts of these, or a file as pathlib.Path"
+        "log numbers, arrays or lists of numbers, text, an image of Pillow, a table as a list of dicts, "
+        "dicts of these, or a file as pathlib.Path"
     )
 
 

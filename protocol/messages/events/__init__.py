@@ -59,7 +59,16 @@ from .metric import (
 )
 from .provenance import RunProvenance
 from .registry import EVENTS, Context, EventClass, EventSpec, event, spec_of
-from .values import Artifact, Histogram, LoggedText, MetricStatistics, Scalars, Summary
+from .values import (
+    Artifact,
+    Histogram,
+    ImagePreview,
+    LoggedTable,
+    LoggedText,
+    MetricStatistics,
+    Scalars,
+    Summary,
+)
 
 __all__ = [
     "EVENTS",
@@ -88,12 +97,14 @@ __all__ = [
     "GovernorRollback",
     "GovernorVeto",
     "Histogram",
+    "ImagePreview",
     "Incident",
     "IncidentChange",
     "JournalRemoved",
     "LayerStatistics",
     "Lease",
     "LogLine",
+    "LoggedTable",
     "LoggedText",
     "Mark",
     "MetricStatistics",

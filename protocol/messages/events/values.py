@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from .registry import event
 
@@ -49,6 +50,33 @@ class LoggedText:
     text: str
 
 
+@event("table", "log", keep=1, key=("name",), subjects=32)
+@dataclass(kw_only=True)
+class LoggedTable:
+    """A small table under a name."""
+
+    step: int
+    name: str
+    columns: list[str]
+    rows: list[list[Any]]
+    """A number, a text, a bool or null for each column; the first rows of a large one."""
+    size: int
+    """Rows of the whole table."""
+
+
+@dataclass(kw_only=True)
+class ImagePreview:
+    """A small copy of an image, in the 256 colours that terminals have."""
+
+    width: int
+    """Of the image itself, pixels."""
+    height: int
+    columns: int
+    """Pixels in a row of the copy."""
+    pixels: str
+    """Base64 of zlib's data of a byte per pixel, row by row: the number of xterm's colour, 16 to 255."""
+
+
 @event("artifact", "life", keep=1, key=("name",), subjects=256)
 @dataclass(kw_only=True)
 class Artifact:
@@ -64,6 +92,8 @@ class Artifact:
     """Its size when it was logged."""
     digest: str | None = None
     """`blake2b:<64 hex digits>` of its content, where the loop asked for it."""
+    preview: ImagePreview | None = None
+    """Of an image, where the process of the run could read it."""
 
 
 @dataclass(kw_only=True)

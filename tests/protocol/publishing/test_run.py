@@ -163,7 +163,7 @@ def test_arrays_texts_and_files_have_events(run: PublishedRun, tmp_path: Path) -
     assert (rows.size, rows.nonfinite, rows.mean) == (4, 1, 2.0)
     (text,) = logged(run, ev.LoggedText)
     assert (text.step, text.name, text.text) == (7, "note", "é")
-    shot, model = logged(run, ev.Artifact)
+    model, shot = sorted(logged(run, ev.Artifact), key=lambda file: file.name)
     assert (shot.kind, shot.bytes, shot.digest, shot.path) == ("image", 3, None, str(tmp_path / "shot.PNG"))
     assert (model.name, model.kind, model.step) == ("model/best", "model", 7)
     assert model.digest.startswith("blake2b:bddd813c634239723171ef3fee98579b")
