@@ -52,6 +52,7 @@ class PaintedApp(App[None]):
         super().__init__(ansi_color=True)
         self.session = session
         self.palette = Theme(colour=colour, name=theme)
+        session.view.has_colour = colour
         self.pace = OutputPace()
         self.shown = ShownCells()
         self._paint_at = 0.0

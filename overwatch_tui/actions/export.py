@@ -28,7 +28,8 @@ class ExportActions(MoveActions):
         from esper_overwatch.overwatch_tui.render.export import ChartRecorder, curve_records
 
         name = "pins" if self.session.view.charts.names else self._panel()
-        view = replace(self.session.view, scroll={})
+        has_colour = self.session.view.has_colour and suffix == "svg"
+        view = replace(self.session.view, scroll={}, has_colour=has_colour)
         body = self.body
         recorder = ChartRecorder(body.state, view, body.link, body.now)
         lines = self._drawing(name, recorder)

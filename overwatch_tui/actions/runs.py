@@ -86,6 +86,7 @@ class RunActions(PaintedApp):
         old = self.session
         view = ViewState(
             glyphs=old.view.glyphs,
+            has_colour=old.view.has_colour,
             keys=old.view.keys,
             sort=old.view.sort,
             rate=old.view.rate,

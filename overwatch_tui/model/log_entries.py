@@ -61,6 +61,7 @@ ORIGINS: dict[type, tuple[str, str]] = {
     ev.CommandProgress: ("cmd", "CMD"),
     ev.ParamChanged: ("cmd", "PARAM"),
     ev.Mark: ("mark", "MARK"),
+    ev.LoggedTable: ("text", "TEXT"),
     ev.LoggedText: ("text", "TEXT"),
     ev.Artifact: ("file", "FILE"),
     ev.Lease: ("cmd", "LEASE"),

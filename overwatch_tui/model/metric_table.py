@@ -1,4 +1,4 @@
-"""The newest values of a published run's metrics, folded from `scalar`, `summary` and `histogram`."""
+"""The newest of all that a published run has logged, by name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TypeVar
 from esper_overwatch.protocol.messages.events import (
     Artifact,
     Histogram,
+    LoggedTable,
     LoggedText,
     MetricStatistics,
     Scalars,
@@ -31,6 +32,9 @@ class MetricTable:
     """Summary values that the loop has set."""
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     """Files, the newest of each name."""
+    images: dict[str, Artifact] = field(default_factory=dict)
+    """Those of the files that are images."""
+    tables: dict[str, LoggedTable] = field(default_factory=dict)
     texts: dict[str, LoggedText] = field(default_factory=dict)
     """The newest of each name."""
     step: int | None = None
@@ -45,11 +49,13 @@ class MetricTable:
             histograms=dict(self.histograms),
             by_hand=dict(self.by_hand),
             artifacts=dict(self.artifacts),
+            images=dict(self.images),
+            tables=dict(self.tables),
             texts=dict(self.texts),
         )
 
     def fold(self, event: object) -> None:
-        """Take in an event of a published run; of arrays, files and texts the newest of each name is kept."""
+        """Take in an event of a published run; but for numbers the newest of each name is kept."""
         match event:
             case Scalars():
                 self._fold_scalars(event)
@@ -59,6 +65,10 @@ class MetricTable:
                 _keep(self.histograms, event.name, event)
             case Artifact():
                 _keep(self.artifacts, event.name, event)
+                if event.kind == "image":
+                    _keep(self.images, event.name, event)
+            case LoggedTable():
+                _keep(self.tables, event.name, event)
             case LoggedText():
                 _keep(self.texts, event.name, event)
 

@@ -469,6 +469,7 @@ def _profiler_finished(state: State, event: Event) -> None:
 @_on(ev.Summary)
 @_on(ev.Histogram)
 @_on(ev.Artifact)
+@_on(ev.LoggedTable)
 @_on(ev.LoggedText)
 def _metric(state: State, event: Event) -> None:
     state.metrics.fold(event.data)

@@ -1,19 +1,20 @@
-"""A published run's numbers: the newest of each, by group, with least, mean and greatest."""
+"""What a published run logs, by group: the newest of each number, array, table and image; Enter shows one."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from esper_overwatch.overwatch_tui.model.curves import metric_curve
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS
-from esper_overwatch.overwatch_tui.render.format import format_count, format_number
+from esper_overwatch.overwatch_tui.render.format import format_bytes, format_count, format_number
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from esper_overwatch.protocol.messages.events import Histogram, MetricStatistics
+from esper_overwatch.overwatch_tui.render.picture import picture_lines
+from esper_overwatch.protocol.messages.events import Artifact, Histogram, LoggedTable
 
 from .metric_charts import chart_of, charted, draw_large, natural_order
 
@@ -24,6 +25,7 @@ _MIN_NAME_WIDTH, _MAX_NAME_WIDTH = 16, 40
 _MIN_COURSE_WIDTH, _MAX_COURSE_WIDTH = 12, 60
 
 
+_MAX_CELL_WIDTH = 32
 MIN_CHART_LINES = 10
 """Lines left that are worth a chart of the selected number."""
 FIELDS = ("name", "last", "min", "mean", "max", "step", "n")
@@ -31,17 +33,16 @@ FIELDS = ("name", "last", "min", "mean", "max", "step", "n")
 
 def _fields_of(inputs: PanelInputs, name: str) -> dict[str, FieldValue]:
     metrics = inputs.state.metrics
-    by_hand, one, array = (
-        metrics.by_hand.get(name),
-        metrics.statistics.get(name),
-        metrics.histograms.get(name),
-    )
+    by_hand, one = metrics.by_hand.get(name), metrics.statistics.get(name)
+    array, other = metrics.histograms.get(name), metrics.tables.get(name) or metrics.images.get(name)
     found: dict[str, FieldValue] = {"name": name, "last": by_hand}
     if one is not None:
         found |= {"min": one.min, "mean": one.mean, "max": one.max, "step": one.step, "n": one.count}
         found["last"] = one.last if by_hand is None else by_hand
     elif array is not None:
         found |= {"min": array.min, "mean": array.mean, "max": array.max, "step": array.step, "n": array.size}
+    elif other is not None:
+        found |= {"step": other.step, "n": getattr(other, "size", None)}
     return found
 
 
@@ -58,6 +59,7 @@ def keys(inputs: PanelInputs) -> Sequence[tuple[str, str]]:
     """(group, name within it) of the rows in their order; the name of a group's own row is empty."""
     metrics = inputs.state.metrics
     found = metrics.statistics.keys() | metrics.histograms.keys() | metrics.by_hand.keys()
+    found |= metrics.tables.keys() | metrics.images.keys()
     names = sorted(found, key=lambda name: (natural_order(name.rpartition("/")[0]), name))
     names = [name for name in names if inputs.view.passes("metrics", partial(_fields_of, inputs, name))]
     rows: list[tuple[str, str]] = []
@@ -117,6 +119,7 @@ def _line(inputs: PanelInputs, key: tuple[str, str], widths: _Widths) -> Row:
     metrics = inputs.state.metrics
     row = Row().put(f"{'   ' if group else '  '}{leaf}", "", widths.name)
     one, array = metrics.statistics.get(name), metrics.histograms.get(name)
+    table, image = metrics.tables.get(name), metrics.images.get(name)
     if name in metrics.by_hand:
         value = metrics.by_hand[name]
         row.put(value if isinstance(value, str) else _number(value), "accent", _COLUMN, ">")
@@ -129,17 +132,24 @@ def _line(inputs: PanelInputs, key: tuple[str, str], widths: _Widths) -> Row:
         row.put("array", "dim", _COLUMN, ">").put("  ")
         row.put(f"of {array.size}", "dim", widths.course)
         _put_figures(row, array, array.size, widths)
+    elif table is not None:
+        row.put("table", "dim", _COLUMN, ">").put(f"  {', '.join(table.columns)}", "dim", widths.course + 2)
+        _put_figures(row, table, table.size, widths)
+    elif image is not None:
+        row.put("image", "dim", _COLUMN, ">").put(f"  {_size_of(image)}", "dim", widths.course + 2)
+        _put_figures(row, image, 1, widths)
     return row
 
 
-def _put_figures(row: Row, found: MetricStatistics | Histogram, count: int, widths: _Widths) -> None:
+def _put_figures(row: Row, found: Any, count: int, widths: _Widths) -> None:
+    """Figures of what was logged, as far as it has any."""
     for _, field in _COLUMNS[: widths.num_columns]:
         if field == "count":
             row.put(format_count(count), "dim", _COLUMN, ">")
         elif field == "step":
             row.put(str(found.step), "dim", _COLUMN, ">")
         else:
-            row.put(_number(getattr(found, field)), "", _COLUMN, ">")
+            row.put(_number(getattr(found, field)) if hasattr(found, field) else "", "", _COLUMN, ">")
 
 
 def _number(value: float | None) -> str:
@@ -158,13 +168,18 @@ def _selected(inputs: PanelInputs, width: int, height: int) -> list[Line]:
     rows = keys(inputs)
     group, leaf = rows[inputs.view.selected_index("metrics", rows)]
     name = f"{group}/{leaf}" if group and leaf else leaf
-    if name in inputs.state.metrics.histograms:
-        return _counts(inputs.state.metrics.histograms[name], inputs, width, height)
+    metrics = inputs.state.metrics
+    if name in metrics.histograms:
+        return _counts(metrics.histograms[name], inputs, width, height)
     charts = list(charted(inputs))
     wanted = (
         [chart_of(name)] if leaf else [one for one in charts if one.rpartition("/")[0] == chart_of(group)]
     )
     wanted = [one for one in wanted if one in charts]
+    if not wanted and name in metrics.tables:
+        return _cells(metrics.tables[name], width, height)
+    if not wanted and name in metrics.images:
+        return _picture(metrics.images[name], inputs, width, height)
     if not wanted:
         return _by_hand(inputs, name, width)
     each = height // len(wanted[: max(1, height // 10)])
@@ -196,6 +211,54 @@ def _counts(array: Histogram, inputs: PanelInputs, width: int, height: int) -> l
         row.put(inputs.glyphs.full * round(count / max(most, 1) * room), "chart").put(f" {count}", "dim")
         lines.append(row.line(width))
     return lines
+
+
+def _size_of(image: Artifact) -> str:
+    return f"{image.preview.width}x{image.preview.height}" if image.preview else format_bytes(image.bytes)
+
+
+def _picture(image: Artifact, inputs: PanelInputs, width: int, height: int) -> list[Line]:
+    """An image in half blocks; where there are no colours, or no preview, where it is."""
+    told = dict.fromkeys((_size_of(image), format_bytes(image.bytes), f"step {image.step}"))
+    head = Row().put(f" {image.name}", "title").put(f"  {'  '.join(told)}", "dim").line(width)
+    preview, lines = image.preview, list[Line]()
+    if preview and inputs.view.has_colour and inputs.glyphs.name == "unicode":
+        lines = list(picture_lines(preview.pixels, preview.columns, width - 2, height - 1))
+    if lines:
+        return [head, *(Row().put(" ").add(line).line(width) for line in lines)]
+    why = "a preview needs a terminal with colours and Unicode" if preview else "its run has made no preview"
+    path = textwrap.wrap(image.path, max(10, width - 4))
+    return [
+        head,
+        Row().put(f"   {why}", "dim").line(width),
+        *(Row().put(f"   {one}").line(width) for one in path),
+    ]
+
+
+def _cells(table: LoggedTable, width: int, height: int) -> list[Line]:
+    """The first rows of a table, and as many columns as fit; numbers stand at the right of theirs."""
+    rows = [[_cell(value) for value in row] for row in table.rows[: max(0, height - 2)]]
+    rows = [[*row, *[""] * len(table.columns)][: len(table.columns)] for row in rows]
+    shown = f"{len(rows)} of {table.size} rows" if len(rows) < table.size else f"{table.size} rows"
+    head = Row().put(f" {table.name}", "title").put(f"  {shown}  step {table.step}", "dim")
+    names, lines = Row(), [Row() for _ in rows]
+    for column, name in enumerate(table.columns):
+        texts = [row[column] for row in rows]
+        wide = min(_MAX_CELL_WIDTH, max(map(len, (name, *texts))))
+        if names.width and names.width + 2 + wide > width:
+            names.put("  …", "dim")
+            break
+        is_number = any(isinstance(row[column], int | float) for row in table.rows if column < len(row))
+        names.put("  ").put(name, "dim", wide, ">" if is_number else "<")
+        for row, text in zip(lines, texts, strict=True):
+            row.put("  ").put(text, "", wide, ">" if is_number else "<")
+    return [head.line(width), names.line(width), *(row.line(width) for row in lines)]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return format_number(value, ".5g")
+    return "--" if value is None else " ".join(str(value).split())
 
 
 def charts(inputs: PanelInputs) -> list[str]:

@@ -101,6 +101,8 @@ def _run_text(data: Any) -> str | None:
             return f"configuration changed: {', '.join(data.config)}"
         case ev.LoggedText():
             return f"{data.name}: {data.text} (step {data.step})"
+        case ev.LoggedTable():
+            return f"{data.name}: table of {data.size} rows (step {data.step})"
         case ev.Artifact():
             size = format_bytes(data.bytes)
             return f"{data.name}: {data.kind} {data.path} {size} (step {data.step})"

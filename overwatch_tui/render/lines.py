@@ -129,9 +129,15 @@ def plain(line: Line) -> str:
 
 
 def fade(line: Line) -> Line:
-    """Remove the colours: the text is out of date."""
-    faded = tuple((text, "dim select" if "select" in style else "dim") for text, style in line)
+    """Remove the colours: the text is out of date. Pictures stay as they are."""
+    faded = tuple((text, _faded(style)) for text, style in line)
     return fit(faded, width_of(line))
+
+
+def _faded(style: str) -> str:
+    if style.startswith("pixels:"):
+        return style
+    return "dim select" if "select" in style else "dim"
 
 
 def width_of(line: Line) -> int:

@@ -1,4 +1,7 @@
-"""Two sets of glyphs, and styles by name. Each state has a letter and a word beside its colour."""
+"""Two sets of glyphs, and styles by name. Each state has a letter and a word beside its colour.
+
+A style `pixels:A:B` has two of the 256 colours, in all themes that have colours.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from rich.color import Color
 from rich.style import Style
 
 from .lines import CUT
@@ -130,6 +134,9 @@ def _resolve(names: str, theme: str) -> Style:
     styles = PALETTES[theme].styles if theme else _MONOCHROME
     style = Style.null()
     for name in names.split():
+        if theme and name.startswith("pixels:"):
+            colour, background = (Color.from_ansi(int(number)) for number in name.split(":")[1:])
+            style += Style(color=colour, bgcolor=background)
         style += Style.parse(styles.get(name, ""))
     if style.bgcolor is not None and style.color is None:
         style += Style.parse(PALETTES[theme].on_bar)

@@ -84,6 +84,8 @@ class ViewState:
     """Progress of the cursor on its way to another moment; empty where it is on none."""
     rate: float = 1.0
     glyphs: Glyphs = UNICODE
+    has_colour: bool = False
+    """True where the lines are for a terminal with colours, which pictures need."""
     read_only: bool = False
     keys: tuple[Key, ...] = ACTIONS
     """Keys as the operator has chosen them."""

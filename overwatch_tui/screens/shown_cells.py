@@ -50,13 +50,15 @@ class Look(NamedTuple):
 
 _LOOKS = [Look()]
 """All looks; a line holds the index of each as one character, which compares fast."""
+_INDICES = {Look(): 0}
 PLAIN = chr(0)
 
 
 def _enter(look: Look) -> str:
-    if look not in _LOOKS:
+    index = _INDICES.setdefault(look, len(_LOOKS))
+    if index == len(_LOOKS):
         _LOOKS.append(look)
-    return chr(_LOOKS.index(look))
+    return chr(index)
 
 
 @lru_cache(maxsize=4096)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import difflib
 import math
 import os
 import time
+import zlib
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -114,6 +116,16 @@ def _measured(panel: str) -> PanelInputs:
     return panel_inputs(measured(), _view(panel))
 
 
+def disc(width: int, height: int) -> ev.ImagePreview:
+    """The preview of an image with a red disc on blue, as a publisher sends it."""
+    rows = [
+        [196 if math.hypot(2 * x / width - 1, 2 * y / height - 1) < 0.9 else 21 for x in range(width)]
+        for y in range(height)
+    ]
+    packed = base64.b64encode(zlib.compress(bytes(number for row in rows for number in row)))
+    return ev.ImagePreview(width=8 * width, height=8 * height, columns=width, pixels=packed.decode())
+
+
 def published_events() -> list[Event]:
     """A run that somebody's own loop publishes."""
     run = journal.Run()
@@ -139,7 +151,12 @@ def published_events() -> list[Event]:
     )
     run.emit(ev.Summary(step=39, metrics={}, numbers={"best": 0.975}, texts={"verdict": "good"}))
     run.emit(run.system())
-    run.emit(ev.Artifact(step=39, name="shot", path="/runs/shot.png", kind="image", bytes=2048))
+    shot = ev.Artifact(step=39, name="shot", path="/runs/shot.png", kind="image", bytes=2048)
+    shot.preview = disc(48, 48)
+    run.emit(shot)
+    rows = [[f"class {i}", i * i, None if i % 2 else i / 7, "a long remark " * 4] for i in range(30)]
+    names = ["class", "right", "share", "remark"]
+    run.emit(ev.LoggedTable(step=39, name="confusion", columns=names, rows=rows, size=3000))
     run.emit(ev.LoggedText(step=39, name="note", text="two\nlines"))
     return [decode_line(line) for line in run.lines]
 
@@ -147,6 +164,14 @@ def published_events() -> list[Event]:
 def published_state() -> State:
     """What is known of that run."""
     return folded(published_events())
+
+
+def _published_row(name: str, *, has_colour: bool = False) -> PanelInputs:
+    """The detail of something that the run has logged."""
+    view = _view("run", detail=True)
+    view.select("metrics", ("", name))
+    view.has_colour = has_colour
+    return panel_inputs(published_state(), view)
 
 
 def _frozen(width: int, height: int) -> str:
@@ -224,6 +249,9 @@ FRAMES: dict[str, Callable[[], PanelInputs]] = {
     "published-commands": lambda: panel_inputs(published_state(), _view("commands")),
     "published-about": lambda: panel_inputs(published_state(), _view("about")),
     "published-chart": lambda: panel_inputs(published_state(), _view("metrics", detail=True)),
+    "published-table": lambda: _published_row("confusion"),
+    "published-image": lambda: _published_row("shot", has_colour=True),
+    "published-image-without-colour": lambda: _published_row("shot"),
     "overlay-envs": lambda: _charts("accuracy/7", "drift/env07", overlay="all"),
     "overlay-quantiles": lambda: _charts("accuracy/7", "return/7", overlay="quantiles", smoothing=0.6),
     "log-axis": lambda: _charts("norm/env07", is_log=True),
