@@ -1,7 +1,8 @@
 """TensorBoard event files of a run; see `scalars` for the tags and axes of numbers.
 
-Histograms, texts and images of a published run have their own names and steps; `run/notes`, `run/config` and
-`run/summary` are texts. Images are read where they lie: one that is gone, or is none, is named as a text.
+Histograms, texts and images of a published run have their own names and steps; its tables, `run/notes`,
+`run/config` and `run/summary` are texts. Images are read where they lie: one that is gone is named in
+a text.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.messages.events import (
     Artifact,
     Histogram,
+    LoggedTable,
     LoggedText,
     RunConfigured,
     RunStarted,
@@ -76,7 +78,7 @@ def write_other(writer: SummaryWriter, event: Event) -> str | None:
         return _write_image(writer, data, at)
     for tag, text, step in _texts(data):
         writer.add_text(tag, text, step, walltime=at)
-    return "texts" if isinstance(data, LoggedText | Artifact) else None
+    return "texts" if isinstance(data, LoggedText | LoggedTable | Artifact) else None
 
 
 def _write_histogram(writer: SummaryWriter, data: Histogram, at: float) -> str | None:
@@ -125,6 +127,9 @@ def _texts(data: object) -> Iterator[tuple[str, str, int]]:
     """(tag, text, step) of what is a text, or is written as one."""
     if isinstance(data, LoggedText):
         yield data.name, data.text, data.step
+    elif isinstance(data, LoggedTable):
+        rows = [data.columns, ["---"] * len(data.columns), *data.rows]
+        yield data.name, "\n".join(map(_as_row, rows)), data.step
     elif isinstance(data, Artifact):
         yield data.name, data.path, data.step
     elif isinstance(data, RunStarted):
@@ -137,6 +142,12 @@ def _texts(data: object) -> Iterator[tuple[str, str, int]]:
     elif isinstance(data, Summary):
         values = {name: each.last for name, each in data.metrics.items()} | data.numbers | data.texts
         yield "run/summary", _as_code(values), data.step
+
+
+def _as_row(cells: Sequence[object]) -> str:
+    """A row of a table in Markdown."""
+    texts = ["" if cell is None else " ".join(str(cell).split()).replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(texts)} |"
 
 
 def _as_code(value: Any) -> str:

@@ -4,7 +4,7 @@ History has one row per epoch, counted over all rounds: the tags of `scalars`, `
 of the newest sample before the epoch's end. What a round's end measured is part of its last epoch's row, and
 drawn over `round`. Wall times are the run's; the relative time that wandb adds to each row is the export's.
 
-Histograms, texts and images of a published run are in its history, too; an image that is gone is named there.
+Histograms, texts, tables and images of a published run are in its history; an image that is gone is named.
 Of a published run, history has its numbers in the order in which they were logged, their step in the column
 `step`, over which all are drawn: its steps may repeat and go back, and wandb's own only rise.
 """
@@ -29,6 +29,7 @@ from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.messages.events import (
     Artifact,
     Histogram,
+    LoggedTable,
     LoggedText,
     RunConfigured,
     RunStarted,
@@ -108,7 +109,7 @@ def _record(events: Iterator[Event], folder: Path, run: RunInfo) -> tuple[Path, 
             history.add_system(data)
         elif isinstance(data, Scalars):
             history.add_logged(data.step, data.values, event.ts)
-        elif isinstance(data, Histogram | LoggedText | Artifact):
+        elif isinstance(data, Histogram | LoggedText | LoggedTable | Artifact):
             history.add_logged(data.step, {data.name: _value_of(data)}, event.ts)
         elif isinstance(data, Summary):
             recorded.summary.update({**data.numbers, **data.texts})
@@ -171,10 +172,12 @@ class _History:
         self._row = {}
 
 
-def _value_of(data: Histogram | LoggedText | Artifact) -> Any:
+def _value_of(data: Histogram | LoggedText | LoggedTable | Artifact) -> Any:
     """What wandb's history has of it."""
     if isinstance(data, LoggedText):
         return data.text
+    if isinstance(data, LoggedTable):
+        return wandb.Table(columns=[*data.columns], data=data.rows, allow_mixed_types=True)
     if isinstance(data, Artifact):
         if data.kind != "image":
             return data.path

@@ -127,13 +127,14 @@ def test_no_export_loses_what_is_no_number(run: PublishedRun, tmp_path: Path) ->
         image.new("RGB", (7, 5), "red").save(path)
     run.log({"weights": [0.0, 1.0, 1.0, 4.0], "flat": [3.0] * 9, "said": "a *word*"}, step=2)
     run.log({"seen": picture, "gone": gone}, step=3)
+    run.log({"made": image.new("L", (3, 2)), "rows": [{"class": "a|b", "right": 1}, {"class": None}]}, step=4)
     run.summary["best"] = 0.5
     run.finish()
     gone.unlink()
     result = esper("export", "loop", "--format", "tensorboard", "--to", str(tmp_path / "tb"), "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.output)
-    assert [told[kind] for kind in ("histograms", "texts", "images")] == [2, 2, 1]
+    assert [told[kind] for kind in ("histograms", "texts", "images")] == [2, 3, 2]
     read = event_accumulator.EventAccumulator(str(tmp_path / "tb" / "loop"))
     read.Reload()
     (weights,), (flat,) = read.Histograms("weights"), read.Histograms("flat")
@@ -143,8 +144,11 @@ def test_no_export_loses_what_is_no_number(run: PublishedRun, tmp_path: Path) ->
     (seen,) = read.Images("seen")
     assert (seen.step, seen.width, seen.height) == (3, 7, 5)
     assert seen.encoded_image_string == picture.read_bytes()
+    (own,) = read.Images("made")
+    assert (own.step, own.width, own.height) == (4, 3, 2)
     texts = {tag: read.Tensors(tag)[-1].tensor_proto.string_val[0].decode() for tag in read.Tags()["tensors"]}
     assert texts["said/text_summary"] == "a *word*"
+    assert texts["rows/text_summary"] == "| class | right |\n| --- | --- |\n| a\\|b | 1 |\n|  |  |"
     assert texts["gone/text_summary"] == str(gone), "what is no image any more is named"
     assert '"best": 0.5' in texts["run/summary/text_summary"]
 
@@ -157,6 +161,10 @@ def test_no_export_loses_what_is_no_number(run: PublishedRun, tmp_path: Path) ->
     values = {name: value for row in rows for name, value in row.items()}
     assert values["weights._type"] == "histogram"
     assert (values["seen._type"], values["gone"], values["said"]) == ("image-file", str(gone), "a *word*")
+    assert (values["made._type"], values["rows._type"]) == ("image-file", "table-file")
+    with open(Path(made["to"]) / "files" / values["rows.path"]) as file:
+        table = json.load(file)
+    assert (table["columns"], table["data"]) == (["class", "right"], [["a|b", 1], [None, None]])
 
 
 def test_changed_configuration_is_what_is_asked_for(run: PublishedRun) -> None:
