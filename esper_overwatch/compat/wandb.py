@@ -5,10 +5,12 @@ from typing import Any
 from esper_overwatch.protocol.integrations.wandb_runs import AlertLevel as AlertLevel
 from esper_overwatch.protocol.integrations.wandb_runs import CompatibleRun as Run
 from esper_overwatch.protocol.integrations.wandb_runs import LoggedArray as Histogram
+from esper_overwatch.protocol.integrations.wandb_runs import LoggedImage as Image
+from esper_overwatch.protocol.integrations.wandb_runs import LoggedRows as Table
 from esper_overwatch.protocol.integrations.wandb_runs import Media, current
 from esper_overwatch.protocol.integrations.wandb_runs import init as init
 
-Artifact = Audio = Graph = Html = Image = Molecule = Object3D = Plotly = Settings = Table = Video = Media
+Artifact = Audio = Graph = Html = Molecule = Object3D = Plotly = Settings = Video = Media
 
 
 def login(*_args: Any, **_named: Any) -> bool:

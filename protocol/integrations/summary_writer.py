@@ -15,13 +15,14 @@ from typing import Any
 import msgspec
 
 from esper_overwatch.protocol.publishing.description import to_json_tree
+from esper_overwatch.protocol.publishing.pictures import ArrayPicture
 from esper_overwatch.protocol.publishing.run import publish
 
 logger = logging.getLogger(__name__)
 
 
 class SummaryWriter:
-    """Numbers, histograms and texts become those of a published run; pictures and the like are left out.
+    """Numbers, histograms, texts and images become those of a published run; films and the like are left out.
 
     Takes the arguments of `torch.utils.tensorboard.SummaryWriter`; nothing is written into `log_dir`.
 
@@ -93,6 +94,17 @@ class SummaryWriter:
         """Log a text."""
         self._log({tag: str(text_string)}, global_step)
 
+    def add_image(
+        self,
+        tag: str,
+        img_tensor: Any,
+        global_step: int | None = None,
+        walltime: float | None = None,
+        dataformats: str = "CHW",
+    ) -> None:
+        """Log an array as an image: floats from 0 to 1, or integers from 0 to 255."""
+        self._log({tag: ArrayPicture(img_tensor, dataformats)}, global_step)
+
     def add_hparams(
         self,
         hparam_dict: Mapping[str, Any],
@@ -122,7 +134,7 @@ class SummaryWriter:
         self.run.finish(error)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Pictures, films, graphs: nothing is published of them, which is said once for each kind."""
+        """Films, figures, graphs: nothing is published of them, which is said once for each kind."""
         if not name.startswith("add_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

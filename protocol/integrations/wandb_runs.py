@@ -9,11 +9,13 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from enum import StrEnum
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from esper_overwatch.protocol.messages.vocabulary import Severity
 from esper_overwatch.protocol.publishing.description import describe
+from esper_overwatch.protocol.publishing.pictures import ArrayPicture
 from esper_overwatch.protocol.publishing.run import PublishedRun, publish
 
 logger = logging.getLogger(__name__)
@@ -77,8 +79,40 @@ class LoggedArray:
         self.values, self.np_histogram, self.num_bins = sequence, np_histogram, num_bins
 
 
+class LoggedImage:
+    """An image to be logged: an array or tensor, one of Pillow, or the path of a file."""
+
+    def __init__(self, data_or_path: Any, *_args: Any, **_named: Any) -> None:
+        self.value = data_or_path
+        if isinstance(data_or_path, str | os.PathLike):
+            self.value = Path(data_or_path)
+        elif isinstance(shape := getattr(data_or_path, "shape", None), tuple):
+            layout = "CHW" if hasattr(data_or_path, "detach") else "HWC"
+            self.value = ArrayPicture(data_or_path, layout if len(shape) == 3 else "HW")
+
+
+class LoggedRows:
+    """A table to be logged: of a frame, or of columns and rows."""
+
+    def __init__(
+        self, columns: Any = None, data: Any = None, rows: Any = None, dataframe: Any = None, **_: Any
+    ):
+        self.frame = dataframe
+        self.columns = list(columns or ())
+        self.data = list(data if data is not None else rows or ())
+
+    def add_data(self, *row: Any) -> None:
+        """Add a row."""
+        self.data.append(row)
+
+    @property
+    def value(self) -> Any:
+        """What is published."""
+        return self if self.frame is None else self.frame
+
+
 class Media:
-    """A picture, a table, a film: taken, and not published."""
+    """A film, a graph, an artifact: taken, and not published."""
 
     def __init__(self, *_args: Any, **_named: Any) -> None: ...
 
@@ -163,10 +197,14 @@ class CompatibleRun:
         for name, value in data.items():
             if isinstance(value, LoggedArray):
                 found[name] = value.values
+            elif isinstance(value, LoggedImage | LoggedRows):
+                found[name] = value.value
+            elif isinstance(value, list) and value and isinstance(value[0], LoggedImage):
+                found[name] = self._publishable({str(i): image for i, image in enumerate(value)})
             elif isinstance(value, Mapping):
                 found[name] = self._publishable(value)
             elif isinstance(value, Media):
-                self._leave_out(f"{name}, a picture, table or the like:")
+                self._leave_out(f"{name}, a film or the like:")
             else:
                 found[name] = value
         return found
