@@ -81,7 +81,7 @@ man: .venv/docs
 	@touch $@
 
 .venv/dev: .venv/trainer
-	@$(BIN)/python scripts/install.py trainer,text,export,metrics,compare,sweep,lightning,huggingface,keras,sb3,serve,dev
+	@$(BIN)/python scripts/install.py trainer,text,export,metrics,compare,sweep,lightning,huggingface,keras,sb3,torchrl,serve,dev
 	@touch $@
 
 # Neither torch nor numpy is needed for it.

@@ -24,6 +24,7 @@ FRAMEWORKS = {
     "protocol.integrations.lightning": {"lightning"},
     "protocol.integrations.hugging_face": {"transformers", "accelerate"},
     "protocol.integrations.stable_baselines3": {"stable_baselines3"},
+    "protocol.integrations.torchrl": {"torchrl"},
 }
 """Modules for a training framework, and what each may import of the packages of all."""
 FORBIDDEN = {
@@ -191,7 +192,7 @@ def test_importing_protocol_loads_no_framework() -> None:
 import sys
 from esper_overwatch import connect, publish
 heavy = {"torch", "numpy", "keras", "lightning", "transformers", "accelerate"}
-heavy |= {"stable_baselines3", "gymnasium"}
+heavy |= {"stable_baselines3", "gymnasium", "torchrl", "PIL"}
 print(sorted(name for name in sys.modules if name.split(".")[0] in heavy or "integrations" in name))
 """
     done = subprocess.run(
