@@ -15,7 +15,7 @@ from esper_overwatch.protocol.codec.text import clean_text
 from esper_overwatch.protocol.errors import RequestError, WireError
 from esper_overwatch.protocol.journal.damage import DamageReport
 from esper_overwatch.protocol.journal.reader import JournalRange
-from esper_overwatch.protocol.messages.events import EVENTS, Anomaly, LogLine, Scalars
+from esper_overwatch.protocol.messages.events import EVENTS, Anomaly, ImagePreview, LogLine, Scalars
 from esper_overwatch.protocol.messages.vocabulary import STREAMS, Severity
 
 from .options import JSON, RUN, TYPES
@@ -84,7 +84,9 @@ def format_event(event: Event) -> str:
     fields = " ".join(
         f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
         for key, value in vars(event.data).items()
-        if value not in (None, "") and key != "traceback" and not isinstance(value, list | dict)
+        if value not in (None, "")
+        and key != "traceback"
+        and not isinstance(value, list | dict | ImagePreview)
     )
     if isinstance(event.data, Scalars):
         fields += "".join(f" {name}={value:.4g}" for name, value in event.data.values.items())

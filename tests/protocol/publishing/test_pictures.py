@@ -70,7 +70,7 @@ def test_what_is_transparent_is_black_in_a_preview(run: PublishedRun) -> None:
     assert colours_of(logged(run, ev.Artifact)[0].preview) == [[BLACK] * 2] * 2
 
 
-def test_file_of_an_image_has_a_preview_if_it_is_one(run: PublishedRun, tmp_path: Path) -> None:
+def test_file_that_is_an_image_has_a_preview(run: PublishedRun, tmp_path: Path) -> None:
     two_colours(160, 20).save(tmp_path / "a.png")
     (tmp_path / "broken.jpg").write_bytes(b"not one")
     run.log(a=tmp_path / "a.png", step=1)

@@ -84,6 +84,14 @@ def test_tail_and_replay_show_values(run: PublishedRun) -> None:
     assert esper("replay", "loop", "--type", "scalar").output == shown
 
 
+def test_tail_leaves_the_preview_of_an_image_out(run: PublishedRun) -> None:
+    run.log(seen=pytest.importorskip("PIL.Image").new("L", (3, 2)), step=1)
+    assert run.flush(300)
+    (line,) = esper("tail", "loop", "--type", "artifact").output.splitlines()
+    assert " artifact step=1 name=seen path=" in line
+    assert line.split()[-1].startswith("bytes=")
+
+
 def test_query_has_a_row_per_value(run: PublishedRun) -> None:
     pytest.importorskip("duckdb")
     log_some(run)
