@@ -35,7 +35,9 @@ logger = logging.getLogger(__name__)
 
 MAX_QUEUED_NUMBERS = MAX_QUEUED["metric"]
 MAX_WAITING_BYTES = 32 * 1024 * 1024
-"""Limit of arrays, texts, pictures and large dicts that wait; more is refused and counted."""
+"""Limit of arrays, texts and large dicts that wait for the I/O thread; more is refused and counted."""
+MAX_WAITING_PICTURE_BYTES = 128 * 1024 * 1024
+"""The same of pictures, whose disk may hang while the I/O thread goes on."""
 BYTES_PER_NUMBER = 128
 """A logged number in memory, its share of the dict included."""
 FILE_BYTES = 8192
@@ -140,7 +142,8 @@ class ValueQueue(Emitter):
         self._on_step = on_step
         self._has_warned = False
         self._num_completed = self._num_told = 0
-        self._waiting_bytes = 0
+        self._waiting_bytes = {False: 0, True: 0}
+        """By whether they are of pictures."""
         self._bytes_lock = threading.RLock()  # a signal handler may log, too
         self._devices = DeviceReader[Emitted](self._read)
         """Reads values of devices, and emits them when it has."""
@@ -162,16 +165,15 @@ class ValueQueue(Emitter):
             self._emit_large(_LargeText(num_bytes, step, table))
         for name, image in found.pictures.items():
             self._emit_large(_Picture(4 * image.width * image.height, step, name, image))
-        for name, (path, bytes) in found.files.items():
-            self.emit_file(Artifact(step=step, name=name, path=str(path), kind=kind_of(path), bytes=bytes))
+        for name, (path, num_bytes) in found.files.items():
+            self.emit_file(
+                Artifact(step=step, name=name, path=str(path), kind=kind_of(path), bytes=num_bytes)
+            )
 
     def emit_file(self, file: Artifact) -> None:
         """Queue a file; one of an image waits for its preview, where there is room to wait."""
-        queue = self._queue_by_class[_Picture]
-        has_room = self._waiting_bytes + FILE_BYTES <= MAX_WAITING_BYTES and len(queue.events) < queue.bound
-        if file.kind == "image" and has_room:
-            self._emit_large(_Picture(FILE_BYTES, file.step, file.name, file))
-        else:
+        picture = _Picture(FILE_BYTES, file.step, file.name, file)
+        if file.kind != "image" or not self._emit_large(picture, is_counted=False):
             self.emit(file)
 
     def wait_read(self, timeout: float) -> int:
@@ -191,24 +193,29 @@ class ValueQueue(Emitter):
         num_bytes = BYTES_PER_NUMBER // 4 * min(sample.size, MAX_ARRAY_VALUES)
         self._emit_large(_LargeMetric(num_bytes, step, name, sample, is_on_device(sample.values)))
 
-    def _emit_large(self, item: _LargeMetric | _LargeText | _Picture) -> None:
-        queue = self._queue_by_class[type(item)]
+    def _emit_large(self, item: _LargeMetric | _LargeText | _Picture, *, is_counted: bool = True) -> bool:
+        """Queue what takes memory; False where there is no room, which is counted as a loss if it is one."""
+        queue, is_picture = self._queue_by_class[type(item)], isinstance(item, _Picture)
+        limit = MAX_WAITING_PICTURE_BYTES if is_picture else MAX_WAITING_BYTES
         with self._bytes_lock:
+            waiting = self._waiting_bytes[is_picture]
             if (
                 len(queue.events) >= queue.bound
                 or self._silent
-                or (self._waiting_bytes and self._waiting_bytes + item.num_bytes > MAX_WAITING_BYTES)
+                or (waiting and waiting + item.num_bytes > limit)
             ):
-                self._refuse(queue.stream)
-                return
-            self._waiting_bytes += item.num_bytes
+                if is_counted:
+                    self._refuse(queue.stream)
+                return False
+            self._waiting_bytes[is_picture] += item.num_bytes
             emitted = Emitted(time_ns(), item, None, self._context)
-            if isinstance(item, _Picture):
+            if is_picture:
                 self._painter.put(emitted)
             elif isinstance(item, _LargeMetric) and item.waits:
                 self._devices.put(emitted)
             else:
                 queue.events.append(emitted)
+        return True
 
     def _read(self, item: Emitted) -> None:
         """Emit what a device has given, or a picture; the I/O thread never waits for them."""
@@ -253,7 +260,7 @@ class ValueQueue(Emitter):
             self._summary.fold(numbers)
             return numbers
         with self._bytes_lock:
-            self._waiting_bytes -= item.num_bytes
+            self._waiting_bytes[isinstance(item, _Picture)] -= item.num_bytes
         if isinstance(item, _LargeText):
             return item.text
         if isinstance(item, _Picture):

@@ -149,12 +149,12 @@ def _sort_into(
                 found.texts[name] = _check_text(name, value)
             elif isinstance(value, Path):
                 found.files[name] = check_file(name, value)
+            elif (number := _only_number(value)) is not None:
+                found.numbers[name] = _take_number(name, number)
             elif is_picture(value):
                 found.pictures[name] = take_picture(name, value)
             elif is_table(value):
                 found.tables[name] = take_table(name, value)
-            elif (number := _only_number(value)) is not None:
-                found.numbers[name] = _take_number(name, number)
             else:
                 found.arrays[name] = _take_sample(name, value)
         except PublishError as error:

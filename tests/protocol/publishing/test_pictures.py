@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 import threading
 import zlib
 from pathlib import Path
@@ -81,6 +82,17 @@ def test_file_that_is_an_image_has_a_preview(run: PublishedRun, tmp_path: Path) 
     assert told["broken.jpg"].preview is told["weights"].preview is None
 
 
+def test_without_pillow_images_are_files_only(
+    run: PublishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_colours(4, 4).save(tmp_path / "a.png")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    run.log(a=tmp_path / "a.png", array=pictures.ArrayPicture(np.zeros((4, 4)), "HW"), step=1)
+    (told,) = logged(run, ev.Artifact)
+    assert (told.name, told.preview) == ("a", None)
+    assert ["array" in line.message and "PIL" in line.message for line in logged(run, ev.LogLine)] == [True]
+
+
 def test_picture_that_is_too_large_is_refused(strict_run: PublishedRun) -> None:
     with pytest.raises(PublishError, match=r"picture of 4096x2048.* write it to a file"):
         strict_run.log(big=Image.new("1", (4096, 2048)))
@@ -97,23 +109,33 @@ def test_full_folder_leaves_pictures_out(run: PublishedRun, monkeypatch: pytest.
     assert len(told) == 2
 
 
-def test_disk_that_hangs_keeps_nothing_else(run: PublishedRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers, save = threading.Event(), Image.Image.save
+def test_disk_that_hangs_keeps_nothing_else(
+    run: PublishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_colours(2, 2).save(file := tmp_path / "file.png")
+    begun, answers, save = threading.Event(), threading.Event(), Image.Image.save
 
     def hang(*args: Any, **named: Any) -> None:
+        begun.set()
         assert answers.wait(300)
         save(*args, **named)
 
     monkeypatch.setattr(Image.Image, "save", hang)
-    run.log(seen=two_colours(4, 4), loss=0.5, rows=[{"a": 1}], step=1)
+    monkeypatch.setattr("esper_overwatch.protocol.publishing.value_queue.MAX_WAITING_PICTURE_BYTES", 100)
+    run.log(seen=two_colours(4, 4), step=0)
+    assert begun.wait(300)
+    run.log({"waits": two_colours(4, 4), "more": two_colours(4, 4)}, step=0)
+    run.log(loss=0.5, rows=[{"a": 1}], file=file, step=1)
     assert not run.flush(0.2), "the picture is waited for"
     journal = (run.path / "events.jsonl").read_text()
     assert '"type":"scalar"' in journal
     assert '"type":"table"' in journal
-    assert '"type":"artifact"' not in journal
+    assert '"name":"seen"' not in journal
+    assert '"name":"file"' in journal, "told without a preview, which there is no room to wait for"
     answers.set()
     assert run.flush(300)
-    assert [file.name for file in logged(run, ev.Artifact)] == ["seen"]
+    assert [one.name for one in logged(run, ev.Artifact)] == ["file", "seen", "waits"]
+    assert sum(one.count for one in logged(run, ev.TelemetryLost)) == 1, "the third picture"
 
 
 def test_table_of_dicts_is_told(run: PublishedRun) -> None:
