@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 MAX_PIXELS = 2048 * 2048
 """Limit of a picture that is logged: the loop waits for its copy."""
-MAX_FILE_PIXELS, MAX_FILE_BYTES = 64 * 1024 * 1024, 64 * 1024 * 1024
-"""Limits of a file of which a preview is made."""
+MAX_FILE_PIXELS, MAX_FILE_BYTES = 16 * 1024 * 1024, 64 * 1024 * 1024
+"""Limits of a file of which a preview is made: it takes four bytes a pixel for a moment."""
 MAX_FOLDER_BYTES = 1024 * 1024 * 1024
 """Limit of the pictures of a run; later ones are left out."""
 PREVIEW_SIZE = (80, 48)
