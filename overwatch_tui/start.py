@@ -83,6 +83,7 @@ def _ended_elsewhere(address: str | None, runs: RunList) -> tuple[MachineRuns, L
         return None
     runs.poll(batch=False)
     runs.wait()
+    runs.close()
     try:
         run = choose_run([run for _, run in runs.entries], wanted.run)
     except RunNotFound:
@@ -118,6 +119,7 @@ def open_first(address: str | None, choice: RunChoice, *, daemon: str | None, th
     choice.runs.wait()
     is_one = len(machines) == 1 and not machines[0].problem
     if is_one and (len(choice.runs.live) == 1 or not choice.runs.entries):
+        choice.runs.close()
         return open_address(address, daemon=daemon, thin=thin)
     choice.is_start = True
     return NoFeed()

@@ -45,7 +45,6 @@ class RunActions(PaintedApp):
         view.glyphs, view.read_only, view.message = watched.glyphs, self.choice.read_only, ""
         is_open = not isinstance(self.session.feed, NoFeed)
         self._select_watched()
-        self.choice.runs.ask_again()
         self._list = RunsScreen(self.choice.runs, self.palette, view, self._open, is_something_open=is_open)
         self.push_screen(self._list, lambda _: self.call_next(self.paint))
 

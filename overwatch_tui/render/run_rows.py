@@ -30,7 +30,6 @@ KEYS = (
     ("Enter", "open"),
     ("/", "filter"),
     ("R", "back"),
-    ("r", "ask again"),
     ("?", "help"),
     ("q", "quit"),
 )
@@ -96,8 +95,19 @@ def key_at(inputs: RunListInputs, y: int) -> Hashable | None:
     return rows[at] if y >= _first_line(inputs) and is_shown else None
 
 
-def _problems(inputs: RunListInputs) -> list[str]:
-    return [f"{machine.host}: {machine.problem}" for machine in inputs.runs.machines if machine.problem]
+def _problems(inputs: RunListInputs) -> list[Row]:
+    """A line for each machine that does not answer, with the age of what is shown of it."""
+    found = []
+    for machine in inputs.runs.machines:
+        if machine.problem or machine.silence is not None:
+            row = Row().put(" !! ", "alarm").put(f" {machine.host}", "bold")
+            if machine.silence is not None:
+                seconds = machine.silence
+                age = f"{seconds}s" if seconds < 60 else format_age(seconds)
+                row.put(f"  last heard {age} ago", "warning")
+            why = machine.problem.removeprefix(machine.host).lstrip(": ") or "does not answer"
+            found.append(row.put(f"  {why}", "critical"))
+    return found
 
 
 def _first_line(inputs: RunListInputs) -> int:
@@ -121,7 +131,7 @@ def run_list_lines(inputs: RunListInputs, width: int, height: int) -> list[Line]
     at = inputs.view.selected_index("runs", rows)
     columns = _columns(inputs.runs, width)
     lines = [_head(inputs, width)]
-    lines += [Row().put(" !! ", "alarm").put(" ").put(p, "critical").line(width) for p in problems]
+    lines += [row.line(width) for row in problems]
     lines.append(EMPTY)
     lines.append(_headings(columns, inputs.runs).line(width))
     for i, (machine, run) in enumerate(inputs.entries[scroll.rows], scroll.start):
@@ -146,6 +156,9 @@ def _head(inputs: RunListInputs, width: int) -> Line:
     row.put(f"  {len(runs.entries) - num_live} ended", "dim")
     if num_bad:
         row.put(f"  {num_bad} died or failed", "critical")
+    num_silent = sum(machine.silence is not None for machine in runs.machines)
+    if num_silent:
+        row.put(f"  {num_silent} machine{'s' if num_silent > 1 else ''} silent", "critical")
     if not runs.is_answered:
         row.put("  asking ...", "warning")
     chosen = inputs.view.filter_note("runs")
@@ -192,7 +205,9 @@ def _row(
     row.put(_cut(run.name, columns.name - 1), "bold" if run.live else "", columns.name)
     if columns.host:
         row.put(_cut(machine.host or "here", columns.host - 1), "dim", columns.host)
-    row.put(run.state or "--", STATE_STYLES.get(run.state, "warning"), 10)
+    is_doubtful = run.live and machine.silence is not None
+    state = f"{run.state or '--'}{'?' if is_doubtful else ''}"
+    row.put(state, "warning" if is_doubtful else STATE_STYLES.get(run.state, "warning"), 10)
     row.put(_position(run, found), "" if run.live else "dim", 10, ">").put(" ")
     row.put(format_percent(found.accuracy if found else None), "", 5, ">").put(" ")
     newest = found.values[-1] if found and found.values else None

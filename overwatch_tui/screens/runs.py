@@ -36,7 +36,7 @@ class RunsScreen(Screen[None], inherit_bindings=False):
     """Shows the runs; Enter hands over the selected one.
 
     Args:
-        runs: asked again while the screen is shown.
+        runs: asked while the screen is shown.
         view: its glyphs, message and read-only mark; keeps the selection from one showing to the next.
         on_open: called with the run that is to be opened.
         is_something_open: whether Esc has a run to go back to.
@@ -55,7 +55,6 @@ class RunsScreen(Screen[None], inherit_bindings=False):
         Binding("escape", "back", id="step_back"),
         Binding("R", "back", id="runs"),
         Binding("slash", "filter", id="filter"),
-        Binding("r", "ask_again"),
         Binding("question_mark,f1", "app.help", id="help"),
         Binding("q", "app.leave", id="leave"),
         Binding("ctrl+c", "app.leave"),
@@ -86,6 +85,9 @@ class RunsScreen(Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         self.set_interval(POLL_SECONDS, self._poll)
+
+    def on_unmount(self) -> None:
+        self._runs.close()
 
     def on_resize(self) -> None:
         self.draw()
@@ -157,8 +159,3 @@ class RunsScreen(Screen[None], inherit_bindings=False):
         else:
             self._view.show_message("no run is open yet: Enter opens one, q quits")
             self.draw()
-
-    def action_ask_again(self) -> None:
-        self._runs.ask_again()
-        self._view.show_message("asking again")
-        self.draw()

@@ -16,7 +16,7 @@ from esper_overwatch.protocol.catalogue.catalogue import Catalogue
 from esper_overwatch.protocol.catalogue.entry import RunEntry
 from esper_overwatch.protocol.client.ssh_command import RemoteCommand, remote_daemon
 from esper_overwatch.protocol.codec.addresses import SshDestination
-from esper_overwatch.protocol.errors import EsperError, TunnelError
+from esper_overwatch.protocol.errors import TunnelError
 from esper_overwatch.protocol.journal.overview import RunOverview
 from esper_overwatch.protocol.next_commands import next_commands
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE, StrPath
@@ -25,8 +25,12 @@ from .feed import Feed, LiveFeed
 from .recording import FetchFeed
 from .replay import ReplayFeed
 
-LOCAL_SECONDS, REMOTE_SECONDS = 2.0, 10.0
-"""Time from an answer to the next question."""
+LOCAL_SECONDS = 2.0
+"""Time from a look at this machine's runs to the next one."""
+SILENT_SECONDS = 2.5
+"""After so long without a word, which `list --follow` sends each second, a machine does not answer."""
+RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0)
+"""Time to the next connection after the first, second, ... that failed or broke."""
 PATIENCE_SECONDS = 90.0
 """Time to type a passphrase."""
 
@@ -71,11 +75,12 @@ class MachineRuns(Protocol):
     def problem(self) -> str:
         """Why there is no answer; empty where there is one."""
 
+    @property
+    def silence(self) -> int | None:
+        """Age of what `runs` says, where the machine no longer answers: seconds, from 60 on whole minutes."""
+
     def poll(self, *, batch: bool) -> bool:
         """Ask again when it is time, take in an answer; never blocks. True where something has changed."""
-
-    def ask_again(self) -> None:
-        """Ask at the next poll."""
 
     def open(self, run: ListedRun) -> Feed:
         """Follow the run if it is live, else its recording.
@@ -85,7 +90,7 @@ class MachineRuns(Protocol):
         """
 
     def close(self) -> None:
-        """End what runs in the background."""
+        """End what runs in the background; the next poll begins it again."""
 
 
 class LocalMachine:
@@ -93,6 +98,7 @@ class LocalMachine:
 
     host = ""
     problem = ""
+    silence: int | None = None
 
     def __init__(self, home: StrPath | None = None, *, thin: bool | None = None) -> None:
         self._catalogue = Catalogue(home)
@@ -119,9 +125,6 @@ class LocalMachine:
         entries = self._catalogue.entries()
         self._answer = [_listed(entry, str(self._catalogue.folder(entry))) for entry in entries]
 
-    def ask_again(self) -> None:
-        self._next_at = 0.0
-
     def open(self, run: ListedRun) -> Feed:
         if run.live:
             return LiveFeed(run.name, thin=self._thin)
@@ -147,8 +150,17 @@ def _listed(entry: RunEntry, path: str) -> ListedRun:
     )
 
 
+class _Changes(Struct):
+    """A line of `esper-daemon list --follow`: nothing where nothing has changed."""
+
+    runs: list[ListedRun] | None = None
+    """Those that are new or have changed; on the first line all."""
+    gone: list[str] = []
+    """Names of runs that are no longer there."""
+
+
 class RemoteMachine:
-    """Runs on another machine: `esper-daemon list --all --json` there, through OpenSSH."""
+    """Runs on another machine: it tells what changes by `esper-daemon list --follow`, through OpenSSH."""
 
     def __init__(
         self, destination: SshDestination, *, daemon: str | None = None, thin: bool | None = None
@@ -157,41 +169,77 @@ class RemoteMachine:
         self._daemon = remote_daemon(daemon)
         self._thin = thin is not False
         self._listing: RemoteCommand | None = None
+        self._known: dict[str, ListedRun] | None = None
+        """Runs by name as this connection has told them; None before its first answer."""
+        self._num_failures = 0
         self._next_at = 0.0
+        self._asked_at: float | None = None
+        """Since when it is asked without a pause."""
+        self._heard_at = 0.0
+        self._told: tuple[str, int | None] = ("", None)
+        """Problem and silence as the poll before found them."""
         self.host = destination.login
         self.runs: Sequence[ListedRun] | None = None
         self.problem = ""
 
+    @property
+    def silence(self) -> int | None:
+        now = time.monotonic()
+        if self.runs is None or self._asked_at is None:
+            return None
+        if not self.problem and now - max(self._asked_at, self._heard_at) < SILENT_SECONDS:
+            return None
+        seconds = int(now - self._heard_at)
+        return seconds if seconds < 60 else seconds // 60 * 60
+
     def poll(self, *, batch: bool) -> bool:
-        if self._listing is None and time.monotonic() >= self._next_at:
-            return self._ask(batch=batch)
-        if self._listing is None or not self._listing.ended:
-            return False
-        listing, self._listing = self._listing, None
-        self._next_at = time.monotonic() + REMOTE_SECONDS
-        before = self.runs, self.problem
+        has_news, now = False, time.monotonic()
+        self._asked_at = self._asked_at or now
         try:
-            self.runs, self.problem = _decode(self.host, listing.output().read()), ""
-        except EsperError as error:
-            self.problem = str(error)
-        finally:
-            listing.stop()
-        return (self.runs, self.problem) != before
-
-    def _ask(self, *, batch: bool) -> bool:
-        try:
-            self._listing = self._command(["list", "--all", "--json"], batch=batch)
+            if self._listing is None and now >= self._next_at:
+                words = ["list", "--all", "--json", "--follow"]
+                self._listing = self._command(words, batch=batch, is_piped=True)
+            if self._listing is not None:
+                has_news = self._listen(self._listing)
         except TunnelError as error:
-            self._next_at = time.monotonic() + REMOTE_SECONDS
+            self._hang_up()
+            self._next_at = now + RETRY_SECONDS[min(self._num_failures, len(RETRY_SECONDS) - 1)]
+            self._num_failures += 1
             self.problem = str(error)
-            return True
-        return False
+        before, self._told = self._told, (self.problem, self.silence)
+        return has_news or self._told != before
 
-    def _command(self, words: Sequence[str], *, batch: bool) -> RemoteCommand:
-        return RemoteCommand(self._destination, words, daemon=self._daemon, batch=batch)
+    def _listen(self, listing: RemoteCommand) -> bool:
+        """Take in what has come; True where the runs have changed.
 
-    def ask_again(self) -> None:
-        self._next_at = 0.0
+        Raises:
+            TunnelError: the connection is over, or brings no list of runs.
+        """
+        has_ended, has_news = listing.ended, False
+        for line in listing.take_lines():
+            has_news |= self._take(line)
+        if has_ended:
+            listing.check()
+            raise TunnelError(f"{self.host}: esper-daemon list has ended")
+        return has_news
+
+    def _take(self, line: bytes) -> bool:
+        try:
+            changes = msgspec.json.decode(line, type=_Changes)
+        except msgspec.DecodeError as error:
+            raise TunnelError(f"{self.host}: esper-daemon list gave no list of runs: {error}") from None
+        self._heard_at = time.monotonic()
+        if changes.runs is None:
+            return False
+        self._known = (self._known or {}) | {run.name: run for run in changes.runs}
+        for name in changes.gone:
+            self._known.pop(name, None)
+        before, self.runs = self.runs, list(self._known.values())
+        self.problem, self._num_failures = "", 0
+        return self.runs != before
+
+    def _command(self, words: Sequence[str], *, batch: bool, is_piped: bool = False) -> RemoteCommand:
+        return RemoteCommand(self._destination, words, daemon=self._daemon, batch=batch, is_piped=is_piped)
 
     def open(self, run: ListedRun) -> Feed:
         port = f":{self._destination.port}" if self._destination.port else ""
@@ -202,17 +250,14 @@ class RemoteMachine:
         return FetchFeed(command, run.name, self.host, run.state)
 
     def close(self) -> None:
-        """End the question that is under way."""
-        if self._listing is not None:
-            self._listing.stop()
-            self._listing = None
+        """End the connection; what is known stays, and its age counts from when it is asked again."""
+        self._hang_up()
+        self._asked_at, self._next_at = None, 0.0
 
-
-def _decode(host: str, answer: bytes) -> list[ListedRun]:
-    try:
-        return msgspec.json.decode(answer, type=list[ListedRun])
-    except msgspec.DecodeError as error:
-        raise TunnelError(f"{host}: esper-daemon list gave no list of runs: {error}") from None
+    def _hang_up(self) -> None:
+        listing, self._listing, self._known = self._listing, None, None
+        if listing is not None:
+            listing.stop()
 
 
 class RunList:
@@ -229,10 +274,6 @@ class RunList:
             found = [(machine, run) for machine in self.machines for run in machine.runs or ()]
             self.entries = sorted(found, key=_order)
         return any(changes)
-
-    def ask_again(self) -> None:
-        for machine in self.machines:
-            machine.ask_again()
 
     @property
     def is_answered(self) -> bool:
@@ -251,7 +292,7 @@ class RunList:
         return [run for _, run in self.entries if run.live]
 
     def close(self) -> None:
-        """End what runs in the background."""
+        """End what runs in the background, while the list is not shown."""
         for machine in self.machines:
             machine.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import queue
 import signal
 import subprocess
@@ -13,19 +14,36 @@ from concurrent.futures import Future
 from typing import IO, Any
 
 _PR_SET_PDEATHSIG = 1
+_PIPE_BYTES = 1 << 16
 
 
 class ChildProcess:
     """One program with its output; it ends with this process.
 
+    Args:
+        command: program and arguments.
+        is_piped: its output is read while it comes, by `take`, and waits where nobody does; else a file
+            holds all of it.
+
     Raises:
         OSError: it cannot be run.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
-        self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = _starter.start(command, self._out, self._err)
+    def __init__(self, command: Sequence[str], *, is_piped: bool = False) -> None:
+        self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
+        if not is_piped:
+            self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+            self._process = _starter.start(command, self._out, self._err)
+            return
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        self._out = open(reader, "rb", buffering=0)  # noqa: SIM115
+        with open(writer, "wb", buffering=0) as far_end:
+            self._process = _starter.start(command, far_end, self._err)
+
+    def take(self) -> bytes:
+        """What has come through the pipe since; never waits."""
+        return b"".join(iter(lambda: self._out.read(_PIPE_BYTES) or b"", b""))
 
     @property
     def ended(self) -> bool:

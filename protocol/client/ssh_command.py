@@ -17,6 +17,7 @@ DAEMON_VARIABLE = "ESPER_REMOTE_DAEMON"
 """The remote `esper-daemon`, where it is not on the PATH of a shell without a login."""
 SSH_FAILED = 255
 NOT_FOUND = 127
+WRONG_USAGE = 2
 
 
 def ssh_options(*options: str) -> list[str]:
@@ -50,22 +51,31 @@ class RemoteCommand:
         words: of the command.
         daemon: the remote program.
         batch: whether ssh may not ask for a passphrase.
+        is_piped: its lines are taken while they come, by `take_lines`; else `output` has all of it.
 
     Raises:
         TunnelError: ssh cannot be run here.
     """
 
     def __init__(
-        self, destination: SshDestination, words: Sequence[str], *, daemon: str, batch: bool
+        self,
+        destination: SshDestination,
+        words: Sequence[str],
+        *,
+        daemon: str,
+        batch: bool,
+        is_piped: bool = False,
     ) -> None:
         self._host, self._daemon, self._words = destination.login, daemon, words
+        self._begun = b""
         self._process = start_ssh(
             [
                 *_COMMAND_OPTIONS,
                 *(BATCH if batch else []),
                 *destination.arguments,
                 f"{daemon} {shlex.join(words)}",
-            ]
+            ],
+            is_piped=is_piped,
         )
 
     @property
@@ -77,8 +87,19 @@ class RemoteCommand:
         """Size of its output so far."""
         return os.fstat(self._process.file.fileno()).st_size
 
+    def take_lines(self) -> list[bytes]:
+        """The whole lines that have come since; never waits."""
+        *lines, self._begun = (self._begun + self._process.take()).split(b"\n")
+        return lines
+
     def output(self, *, good: Collection[int] = (0,)) -> IO[bytes]:
-        """All that it has printed; the file is gone after `stop`.
+        """All that it has printed; the file is gone after `stop`. See `check` for arguments and errors."""
+        self.check(good=good)
+        self._process.file.seek(0)
+        return self._process.file
+
+    def check(self, *, good: Collection[int] = (0,)) -> None:
+        """Look how it has ended.
 
         Args:
             good: exit codes with which it counts as done.
@@ -93,23 +114,22 @@ class RemoteCommand:
             raise not_on_path(self._host, self._daemon)
         if code not in good:
             command = f"{self._daemon} {self._words[0]}"
-            raise TunnelError(f"{self._host}: {command} ended with {code}: {words or 'no reason'}")
-        self._process.file.seek(0)
-        return self._process.file
+            hint = "; is the esper-overwatch there as new as this one?" if code == WRONG_USAGE else ""
+            raise TunnelError(f"{self._host}: {command} ended with {code}: {words or 'no reason'}{hint}")
 
     def stop(self) -> None:
         """End it and forget its output."""
         self._process.stop()
 
 
-def start_ssh(arguments: Sequence[str]) -> ChildProcess:
-    """Run `ssh ARGUMENTS` in the background.
+def start_ssh(arguments: Sequence[str], *, is_piped: bool = False) -> ChildProcess:
+    """Run `ssh ARGUMENTS` in the background; see `ChildProcess`.
 
     Raises:
         TunnelError: it cannot be run.
     """
     try:
-        return ChildProcess(["ssh", *arguments])
+        return ChildProcess(["ssh", *arguments], is_piped=is_piped)
     except OSError as error:
         raise _absent(error) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -83,12 +84,19 @@ def test_runs_of_two_machines_in_one_list(machines: tuple[Machine, Machine], tmp
         terminal.press("gj\r")
         terminal.wait_for(lambda text: "ENDED" in text and "STOPPED" in text, seconds=120)
         assert list(tmp_path.glob("esper-recording-*/alpha/events.jsonl"))
-        crate.down()
         terminal.press("R")
         terminal.wait_for("RUNS")
-        terminal.press("r")
-        terminal.wait_for("crate cannot be reached", seconds=120)
+        crate.down()
+        terminal.wait_for(lambda text: "crate  last heard" in text and "machine silent" in text, seconds=120)
         assert "beta" in terminal.text, "what was known of it stays"
+        crate.up()
+        terminal.wait_for(lambda text: "last heard" not in text, seconds=120)
+        box.freeze()
+        text = terminal.wait_for("does not answer", seconds=120)
+        assert re.search(r"loop +box +TRAINING\?", text)
+        box.thaw()
+        text = terminal.wait_for(lambda text: "last heard" not in text, seconds=120)
+        assert re.search(r"loop +box +TRAINING ", text)
         terminal.press("\x1b")
         terminal.wait_for("ENDED")
         terminal.press("q")

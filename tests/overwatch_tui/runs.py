@@ -71,22 +71,27 @@ class FakeMachine:
 
     Args:
         runs: None = has not answered yet.
+        silence: seconds since its last word, if it should have said something since.
     """
 
-    def __init__(self, runs: Sequence[ListedRun] | None, *, host: str = "", problem: str = "") -> None:
-        self.host, self.problem = host, problem
+    def __init__(
+        self,
+        runs: Sequence[ListedRun] | None,
+        *,
+        host: str = "",
+        problem: str = "",
+        silence: int | None = None,
+    ) -> None:
+        self.host, self.problem, self.silence = host, problem, silence
         self.runs = runs
         self.opened: list[str] = []
         self.feed = ListFeed(events(4, 2))
         self._told: object = None
 
     def poll(self, *, batch: bool) -> bool:
-        now = (self.runs, self.problem)
+        now = (self.runs, self.problem, self.silence)
         has_changed, self._told = now != self._told, now
         return has_changed
-
-    def ask_again(self) -> None:
-        """Nothing: it always answers."""
 
     def open(self, run: ListedRun) -> Feed:
         self.opened.append(run.name)

@@ -91,7 +91,7 @@ def test_machines_are_named_and_their_problems_told() -> None:
     text = drawn(RunList([one, other]))
     assert "HOST" in text
     assert " box " in text
-    assert "!!  crate: crate cannot be reached: no route" in text
+    assert "!!  crate  cannot be reached: no route" in text
 
 
 def test_a_long_list_scrolls_and_says_what_is_below() -> None:

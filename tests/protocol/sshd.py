@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import psutil
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 ABSENT = None if SSHD and shutil.which("ssh") else "no OpenSSH server here; apt-get install openssh-server"
@@ -116,15 +122,44 @@ class Machine:
         """Pull the plug: the server and every connection it serves."""
         if self._sshd is None:
             return
-        import psutil
-
-        children = psutil.Process(self._sshd.pid).children(recursive=True)
+        served = self._served()
         self._sshd.kill()
         self._sshd.wait()
-        for child in children:
-            if "sshd" in child.name():
-                child.kill()
+        for process in served:
+            process.kill()
         self._sshd = None
+
+    def freeze(self) -> None:
+        """Stop it in the middle: what is connected stays so and hears nothing more."""
+        assert self._sshd is not None
+        self._sshd.send_signal(signal.SIGSTOP)
+        for process in self._served():
+            process.suspend()
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        assert self._sshd is not None
+        self._sshd.send_signal(signal.SIGCONT)
+        for process in self._served():
+            process.resume()
+
+    @property
+    def num_connections(self) -> int:
+        assert self._sshd is not None
+        return sum(process.ppid() == self._sshd.pid for process in self._served())
+
+    def _served(self) -> list[psutil.Process]:
+        """The server's processes for its connections."""
+        import psutil
+
+        assert self._sshd is not None
+        children = psutil.Process(self._sshd.pid).children(recursive=True)
+        found = []
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                if "sshd" in child.name():
+                    found.append(child)
+        return found
 
     def __enter__(self) -> Machine:
         self.up()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import msgspec
@@ -32,17 +34,29 @@ from .run_argument import CommandAfterRun, RunArgument, host_option
 from .tables import table_lines
 
 _THERE = "The runs of another machine, through OpenSSH."
+LOOK_SECONDS, BEAT_SECONDS = 2.0, 1.0
+"""Of `list --follow`: between two looks, and the longest time without a line."""
 _SHOWN = ("name", "kind", "state", "created", "tags")
 """Columns of `runs` where none are named; those of `--where` and `--sort` follow."""
 
 
 @click.command("list")
 @click.option("--all", "everything", is_flag=True, help="List ended runs, too.")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="With --json: go on with what changes, a line each, and an empty object each second.",
+)
 @host_option("List the runs of another machine, through OpenSSH.")
 @JSON
-def list_command(everything: bool, as_json: bool) -> None:
+def list_command(everything: bool, follow: bool, as_json: bool) -> None:
     """List the runs on this machine that live; `runs` shows all, and finds some among many."""
+    if follow and not as_json:
+        raise click.UsageError("--follow goes with --json; esper-tui shows a live list")
     catalogue = Catalogue()
+    if follow:
+        _follow(catalogue, everything=everything)
     known = catalogue.entries()
     shown = [entry for entry in known if everything or entry.live]
     if as_json:
@@ -57,6 +71,29 @@ def list_command(everything: bool, as_json: bool) -> None:
         who = f"by {entry.stopped_by}" if entry.stopped_by else f"pid {entry.pid or '--'}"
         damage = f"  damaged: {entry.damage}" if entry.damage else ""
         print_lines([f"{entry.id}  {entry.name:<24} {entry.kind:<10} {life:<6} {state} {who}{damage}"])
+
+
+def _follow(catalogue: Catalogue, *, everything: bool) -> NoReturn:
+    """Print the rows that have changed and the names of runs that are gone, until nobody reads them.
+
+    The looks have a thread of their own, so that one that takes long does not look like a machine that died.
+    """
+
+    def look(pause: float) -> dict[str, dict[str, Any]]:
+        time.sleep(pause)
+        shown = [entry for entry in catalogue.entries() if everything or entry.live]
+        return {entry.name: _row(catalogue, entry) for entry in shown}
+
+    pool, known = ThreadPoolExecutor(1, "esper-list"), dict[str, dict[str, Any]]()
+    looking = pool.submit(look, 0.0)
+    while True:
+        changes: dict[str, Any] = {}
+        if wait([looking], BEAT_SECONDS).done:
+            before, known = known, looking.result()
+            changes["runs"] = [row for name, row in known.items() if row != before.get(name)]
+            changes["gone"] = [name for name in before if name not in known]
+            looking = pool.submit(look, LOOK_SECONDS)
+        print_json(changes)
 
 
 def _row(catalogue: Catalogue, entry: RunEntry) -> dict[str, Any]:

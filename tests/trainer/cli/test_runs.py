@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +215,19 @@ def test_commands_on_the_set_run_over_ssh(monkeypatch: pytest.MonkeyPatch) -> No
     for words in (["runs", "--ssh", "nobody@host.invalid"], ["rm", "--ssh", "nobody@host.invalid", "exp-0"]):
         assert esper(*words).exit_code == 3
     assert "exp-0" in names()
+
+
+def test_list_follows_what_changes_until_nobody_reads(home: Path) -> None:
+    command = [sys.executable, "-m", "esper_overwatch.trainer", "list", "--all", "--json", "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        lines = (json.loads(line) for line in process.stdout)
+        first = next(line for line in lines if "runs" in line)
+        assert {run["name"] for run in first["runs"]} == {"exp-0", "exp-1", "exp-2", "digits"}
+        assert esper("rename", "exp-0", "other").exit_code == 0
+        found = next(line for line in lines if line.get("runs"))
+        assert ([run["name"] for run in found["runs"]], found["gone"]) == (["other"], ["exp-0"])
+        assert {} in lines, "it says each second that it lives"
+        process.stdout.close()
+        assert process.wait(300) == 141
+    assert esper("list", "--follow").exit_code == 2
