@@ -10,7 +10,7 @@ from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.source.run_list import ListedRun, MachineRuns, RunList
 from esper_overwatch.protocol.journal.overview import RunOverview
 
-from .format import format_count, format_number, format_percent
+from .format import NOT_MEASURED, format_count, format_number, format_percent
 from .lines import EMPTY, Line, Row, sign_cuts
 from .theme import Glyphs
 from .view_state import ViewState
@@ -34,8 +34,8 @@ KEYS = (
     ("q", "quit"),
 )
 _TOP, _DETAIL, _BOTTOM = 3, 5, 1
-_HOST_WIDTH = 12
-_MIN_SPARK_WIDTH = 6
+_MAX_HOST_WIDTH = 12
+_MIN_NAME_WIDTH, _MIN_SPARK_WIDTH = 8, 6
 _LAST_WIDTH = 100
 """Least width with a column for the age of the newest event."""
 
@@ -65,7 +65,7 @@ class RunListInputs(NamedTuple):
         ]
 
 
-_RESULTS = ("round", "acc", "value", "crit", "warn", "error")
+_RESULTS = ("round", "acc", "value", "rate", "crit", "warn", "error")
 FIELDS = ("name", "id", "host", "st", "kind", "tag", "project", *_RESULTS)
 """Names that a filter may use."""
 
@@ -77,7 +77,7 @@ def _fields_of(machine: MachineRuns, run: ListedRun) -> dict[str, FieldValue]:
     if found is not None:
         fields |= {"round": found.round, "crit": found.critical, "warn": found.warning, "error": found.error}
         fields["acc"] = None if found.accuracy is None else 100 * found.accuracy
-        fields["value"] = found.values[-1] if found.values else None
+        fields |= {"value": found.values[-1] if found.values else None, "rate": found.rate}
     return fields
 
 
@@ -177,12 +177,14 @@ class _Columns(NamedTuple):
 
 def _columns(runs: RunList, width: int) -> _Columns:
     """Divide the space that fixed columns leave: first to the name, then to the course."""
-    host = _HOST_WIDTH if len(runs.machines) > 1 else 0
+    hosts = [len(machine.host or "here") for machine in runs.machines]
+    host = min(_MAX_HOST_WIDTH, max(*hosts, 4) + 1) if len(hosts) > 1 else 0
     has_last = width >= _LAST_WIDTH
-    left = width - 2 - host - 10 - 11 - 6 - 8 - 7 - 6 - 8 * has_last - 1
+    left = width - 2 - host - 10 - 11 - 6 - 8 - 8 - 7 - 6 - 8 * has_last - 1
     longest = max((len(run.name) for _, run in runs.entries), default=0) + 1
-    name = max(8, min(longest, left - _MIN_SPARK_WIDTH, 40))
-    return _Columns(name, host, max(0, min(33, left - name)), has_last)
+    spark = _MIN_SPARK_WIDTH if left >= min(longest, _MIN_NAME_WIDTH) + _MIN_SPARK_WIDTH else 0
+    name = max(_MIN_NAME_WIDTH, min(longest, left - spark, 40))
+    return _Columns(name, host, min(33, left - name) if spark else 0, has_last)
 
 
 def _headings(columns: _Columns, runs: RunList) -> Row:
@@ -193,7 +195,8 @@ def _headings(columns: _Columns, runs: RunList) -> Row:
     row.put("STATE", "dim", 10).put("ROUND", "dim", 10, ">").put(" ")
     row.put("ACC", "dim", 5, ">").put(" ")
     row.put("RETURN" if is_training else "VALUE", "dim", 8, ">").put(" ")
-    row.put("", "dim", columns.spark).put("INC", "dim", 6).put("AGE", "dim", 6, ">")
+    row.put("", "dim", columns.spark).put("RATE/H ", "dim", 8, ">").put("INC", "dim", 6)
+    row.put("AGE", "dim", 6, ">")
     return row.put("LAST", "dim", 8, ">") if columns.has_last else row
 
 
@@ -205,9 +208,7 @@ def _row(
     row.put(_cut(run.name, columns.name - 1), "bold" if run.live else "", columns.name)
     if columns.host:
         row.put(_cut(machine.host or "here", columns.host - 1), "dim", columns.host)
-    is_doubtful = run.live and machine.silence is not None
-    state = f"{run.state or '--'}{'?' if is_doubtful else ''}"
-    row.put(state, "warning" if is_doubtful else STATE_STYLES.get(run.state, "warning"), 10)
+    row.put(*_state(machine, run), 10)
     row.put(_position(run, found), "" if run.live else "dim", 10, ">").put(" ")
     row.put(format_percent(found.accuracy if found else None), "", 5, ">").put(" ")
     newest = found.values[-1] if found and found.values else None
@@ -215,6 +216,7 @@ def _row(
     row.put(value, "bold" if run.live else "", 8, ">").put(" ")
     course = spark_of(found.values if found else (), columns.spark - 1, inputs.glyphs)
     row.put(course, "chart" if run.live else "dim", columns.spark)
+    row.put(f"{_rate_text(found)} ", "" if run.live else "dim", 8, ">")
     if run.damage:
         row.put("damage", "critical", 6)
     else:
@@ -223,6 +225,26 @@ def _row(
     if columns.has_last:
         row.put(_age(inputs.now, found.ts if found else 0), "dim", 8, ">")
     return row
+
+
+def _state(machine: MachineRuns, run: ListedRun) -> tuple[str, str]:
+    """Word and style; with a `?` where a live run's machine no longer answers."""
+    if run.live and machine.silence is not None:
+        return f"{run.state}?", "warning"
+    return run.state or "--", STATE_STYLES.get(run.state, "warning")
+
+
+def _rate_text(found: RunOverview | None) -> str:
+    """What the value gains or loses in an hour, in at most seven characters; `flat` for neither."""
+    rate = None if found is None else found.rate
+    if not rate:
+        return NOT_MEASURED if rate is None else "flat"
+    size = abs(rate)
+    if size < 1e-3 or size >= 1e12:
+        return f"{rate:+.0e}"
+    if size >= 1e3:
+        return f"{'+' if rate > 0 else '-'}{format_count(size)}"
+    return f"{rate:+.{0 if size >= 100 else 1 if size >= 1 else 3}f}"
 
 
 def _cut(text: str, width: int) -> str:
@@ -305,7 +327,7 @@ def _about(inputs: RunListInputs, machine: MachineRuns, run: ListedRun) -> Row:
     if run.tags:
         row.put(f"  {', '.join(run.tags)}", "accent")
     found = run.overview
-    row.put("  ").put(run.state or "--", STATE_STYLES.get(run.state, "warning"))
+    row.put("  ").put(*_state(machine, run))
     if found is not None and not run.live:
         row.put(f" {_age(inputs.now, found.ts)} ago" if _age(inputs.now, found.ts) != "now" else " just now")
     if found is not None and found.stopped_by and not run.live:
@@ -333,6 +355,8 @@ def _course_words(run: ListedRun) -> Row:
         low, high = min(found.values), max(found.values)
         row.put(f"  {found.signal} ", "dim").put(format_number(found.values[-1], ".4g"), "bold")
         row.put(f"  from {low:.4g} to {high:.4g} in the newest {len(found.values)}", "dim")
+        if found.rate is not None:
+            row.put(f", {_rate_text(found)}{' an hour' if found.rate else ''}", "dim")
     if found.critical or found.warning:
         row.put(f"  {found.critical} critical, {found.warning} warning", "warning")
     return row

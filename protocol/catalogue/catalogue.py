@@ -25,7 +25,7 @@ from .entry import RACY_NANOSECONDS, RunEntry, fingerprint, read_entry
 from .selection import COLUMNS, SelectedRuns, Selection, select
 
 CATALOGUE_FILE, _GUARD_FILE = "catalogue.db", "catalogue.lock"
-CATALOGUE_VERSION = 1
+CATALOGUE_VERSION = 2
 """Raised when the rows have another form."""
 WAIT_SECONDS = 30.0
 """For another process that writes."""

@@ -10,9 +10,10 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import isfinite
+from math import isfinite, sqrt
 from pathlib import Path
-from typing import Any
+from statistics import StatisticsError, correlation, linear_regression, median
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -26,6 +27,10 @@ TAIL_BYTES = 1024 * 1024
 MAX_VALUES = 32
 MAX_SCALARS = 256
 """Number of `scalar` events that are decoded for the course of a published run's number."""
+MIN_RATE_VALUES = 5
+RATE_ERRORS = 2.0
+"""A slope of fewer standard errors is none."""
+HOUR = 3_600_000_000
 HEAD_BYTES = 160
 """The type of an event stands within the first bytes of its line."""
 PREFERRED_METRICS = ("return", "ep_rew_mean", "reward", "episodic_return", "accuracy", "acc", "loss")
@@ -62,6 +67,9 @@ class RunOverview(Struct, frozen=True):
     """Name of `values`: `return` for a training, else a number of the published run."""
     values: tuple[float, ...] = ()
     """Mean return of the newest rounds, or newest values of that number; the oldest first."""
+    rate: float | None = None
+    """Their change an hour: the slope of the straight line through the newest ones, by their median distance
+    in time, so that a pause counts for nothing; 0 where it is below twice its standard error."""
     critical: int = 0
     """Incidents that were open at the end of the tail, by severity."""
     warning: int = 0
@@ -95,6 +103,13 @@ def read_overview(
     return tail.overview()
 
 
+class _Point(NamedTuple):
+    """A value and its time, microseconds."""
+
+    ts: int
+    value: float
+
+
 @dataclass
 class _Tail:
     """Findings of a walk from the newest event to older ones."""
@@ -104,8 +119,8 @@ class _Tail:
     step: int | None = None
     accuracy: float | None = None
     stopped: ev.RunStopped | None = None
-    returns: list[float] = field(default_factory=list)
-    numbers: dict[str, list[float]] = field(default_factory=dict)
+    returns: list[_Point] = field(default_factory=list)
+    numbers: dict[str, list[_Point]] = field(default_factory=dict)
     num_scalars: int = 0
     incidents: dict[str, ev.Incident] = field(default_factory=dict)
     _is_boot_over: bool = False
@@ -128,9 +143,9 @@ class _Tail:
         except WireError:
             return
         self.newest = self.newest or event
-        self._fold(event.data)
+        self._fold(event.ts, event.data)
 
-    def _fold(self, data: Any) -> None:
+    def _fold(self, ts: int, data: Any) -> None:
         match data:
             case ev.RunStarted():
                 self.rounds, self._is_boot_over = self.rounds or data.rounds, True
@@ -139,30 +154,31 @@ class _Tail:
             case ev.RoundStarted():
                 self.rounds = self.rounds or data.rounds
             case ev.RoundFinished() if isfinite(data.return_mean):
-                self.returns.append(data.return_mean)
+                self.returns.append(_Point(ts, data.return_mean))
             case ev.EpochFinished():
                 known = [one for one in data.val_accuracy if one is not None and isfinite(one)]
                 self.accuracy = sum(known) / len(known) if known else None
             case ev.Incident() if not self._is_boot_over:
                 self.incidents.setdefault(data.id, data)
             case ev.Scalars():
-                self._fold_scalars(data)
+                self._fold_scalars(ts, data)
 
-    def _fold_scalars(self, data: ev.Scalars) -> None:
+    def _fold_scalars(self, ts: int, data: ev.Scalars) -> None:
         self.num_scalars += 1
         self.step = data.step if self.step is None else self.step
         for name, value in data.values.items():
             if isfinite(value):
-                self.numbers.setdefault(name, []).append(value)
+                self.numbers.setdefault(name, []).append(_Point(ts, value))
 
     def overview(self) -> RunOverview | None:
         if self.newest is None:
             return None
         active = Counter(one.severity for one in self.incidents.values() if one.active)
-        signal, values = "return" if self.returns else "", self.returns
-        if not values and self.numbers:
+        signal, points = "return" if self.returns else "", self.returns
+        if not points and self.numbers:
             signal = choose_metric(list(self.numbers))
-            values = self.numbers[signal]
+            points = self.numbers[signal]
+        points = points[::-1]
         return RunOverview(
             ts=self.newest.ts,
             round=self.newest.ctx.round,
@@ -171,7 +187,8 @@ class _Tail:
             step=self.step,
             accuracy=self.accuracy,
             signal=signal,
-            values=tuple(_thinned(values[::-1])),
+            values=tuple(_thinned([point.value for point in points])),
+            rate=_rate(points),
             critical=active["critical"],
             warning=active["warning"],
             exit_code=None if self.stopped is None else self.stopped.exit_code,
@@ -199,3 +216,22 @@ def _thinned(values: list[float]) -> list[float]:
         return values
     bounds = [i * len(values) // MAX_VALUES for i in range(MAX_VALUES + 1)]
     return [sum(values[begin:end]) / (end - begin) for begin, end in pairwise(bounds)]
+
+
+def _rate(points: list[_Point]) -> float | None:
+    """See `RunOverview.rate`; None of too few values, or where they cannot be computed with."""
+    if len(points) < MIN_RATE_VALUES:
+        return None
+    pace = median(later.ts - earlier.ts for earlier, later in pairwise(points))
+    values = [point.value for point in points]
+    if pace <= 0:
+        return None
+    if min(values) == max(values):
+        return 0.0
+    try:
+        fit = correlation(range(len(points)), values)
+        rate = linear_regression(range(len(points)), values).slope * HOUR / pace
+    except (StatisticsError, ArithmeticError, ValueError):
+        return None
+    is_noise = abs(fit) * sqrt(len(points) - 2) < RATE_ERRORS * sqrt(max(0.0, 1 - fit * fit))
+    return 0.0 if is_noise else rate if isfinite(rate) else None

@@ -52,7 +52,7 @@ def drawn(runs: RunList, width: int = 80, height: int = 24, view: ViewState | No
 RUNS = [
     listed("beta", "DIED", critical=2, warning=1),
     listed("loop", kind="published", signal="loss", step=1500, values=(2.0, 1.0, 0.5)),
-    listed("alpha", accuracy=0.714),
+    listed("alpha", accuracy=0.714, rate=12.34),
     listed("gamma", "FAILED", error="ValueError: boom", exit_code=11),
 ]
 
@@ -62,7 +62,9 @@ def test_every_run_has_a_row_with_its_figures(width: int, height: int) -> None:
     text = drawn(RunList([FakeMachine(RUNS)]), width, height)
     rows = {line[2:].split()[0]: line for line in text.split("\n")[3:7]}
     assert list(rows)[:2] == ["alpha", "loop"], "the live ones first"
-    assert all(word in rows["alpha"] for word in ("TRAINING", "3/10", "71.4", "+4.00", "▁", "█", "1h"))
+    assert all(
+        word in rows["alpha"] for word in ("TRAINING", "3/10", "71.4", "+4.00", "▁", "█", "+12.3", "1h")
+    )
     assert all(word in rows["loop"] for word in ("step 1.5K", "0.5", " -- "))
     assert "DIED" in rows["beta"]
     assert "2! 1?" in rows["beta"]
@@ -91,7 +93,37 @@ def test_machines_are_named_and_their_problems_told() -> None:
     text = drawn(RunList([one, other]))
     assert "HOST" in text
     assert " box " in text
+    assert "TRAINING  " in text
     assert "!!  crate  cannot be reached: no route" in text
+
+
+def test_machine_that_died_is_marked_with_the_age_of_its_runs() -> None:
+    one = FakeMachine([listed("alpha"), listed("beta", "STOPPED")], host="box", silence=7)
+    text = drawn(RunList([one]))
+    assert "!!  box  last heard 7s ago  does not answer" in text
+    assert "1 machine silent" in text
+    assert "TRAINING?" in text
+    assert "STOPPED?" not in text, "what has ended stays so"
+    one.silence = 7200
+    assert "last heard 2h ago" in drawn(RunList([one]))
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (None, "--"),
+        (0.0, "flat"),
+        (12.34, "+12.3"),
+        (-0.0123, "-0.012"),
+        (54_321.0, "+54.3K"),
+        (-1e300, "-1e+300"),
+    ],
+)
+def test_rate_fits_into_its_column(rate: float | None, text: str) -> None:
+    (row,) = [
+        line for line in drawn(RunList([FakeMachine([listed("x", rate=rate)])])).split("\n") if " x " in line
+    ][:1]
+    assert f" {text} ." in row
 
 
 def test_a_long_list_scrolls_and_says_what_is_below() -> None:

@@ -81,6 +81,27 @@ def test_overview_of_a_published_run(tmp_path: Path) -> None:
     assert list(found.values) == sorted(found.values, reverse=True)
 
 
+@pytest.mark.parametrize(
+    ("values", "rate"),
+    [
+        ([0.5 * n for n in range(12)], 900.0),
+        ([5.0 - n for n in range(12)], -1800.0),
+        ([1.0] * 12, 0.0),
+        ([(-1.0) ** n for n in range(12)], 0.0),
+        ([1.0, 2.0, 3.0], None),
+        ([1e308, -1e308] * 6, None),
+    ],
+)
+def test_rate_is_the_trend_an_hour(tmp_path: Path, values: list[float], rate: float | None) -> None:
+    journal = Journal(tmp_path / "events.jsonl")
+    for number, value in enumerate(values, 1):
+        journal.add_round(number, value)
+        journal.ts += 9_000_000 * (number == 6)  # a pause is no slower progress
+    found = read_overview(journal.path)
+    assert found is not None
+    assert found.rate == (None if rate is None else pytest.approx(rate))
+
+
 def test_overview_reads_no_more_than_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(tmp_path / "events.jsonl")
     journal.add_round(1, 1.0)
