@@ -17,11 +17,14 @@ from esper_overwatch.protocol.journal.damage import DamageReport
 from esper_overwatch.protocol.journal.reader import JournalRange
 from esper_overwatch.protocol.messages.events import EVENTS, Anomaly, ImagePreview, LogLine, Scalars
 from esper_overwatch.protocol.messages.vocabulary import STREAMS, Severity
+from esper_overwatch.protocol.runs import find_run
 
 from .options import JSON, RUN, TYPES
-from .output import exit_on_damage, print_json_text, print_lines, print_note
+from .output import exit_on_damage, print_json_text, print_lines, print_note, wait_while_read
 from .run_argument import CLIENT_NAME, RunArgument
 
+FOLLOW_SECONDS = 5.0
+"""From one look of `replay --follow` at a journal to the next."""
 _COLOUR: dict[Severity, str | None] = {"info": None, "warning": "yellow", "critical": "red"}
 
 
@@ -50,6 +53,7 @@ def tail(run: RunArgument, follow: bool, lines: int, types: tuple[str, ...], as_
 @click.option("--stream", type=click.Choice(STREAMS), help="Only this stream.")
 @click.option("--first", type=click.IntRange(min=1), help="From this number on (with --stream).")
 @click.option("--last", type=click.IntRange(min=1), help="Up to this number (with --stream).")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written then, until the run ends.")
 @TYPES
 @JSON
 def replay(
@@ -57,15 +61,19 @@ def replay(
     stream: str | None,
     first: int | None,
     last: int | None,
+    follow: bool,
     types: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Print a range of a run's events, from all segments of its journal."""
     if stream is None and (first is not None or last is not None):
         raise click.UsageError("--first and --last are numbers of one stream; give --stream, too")
-    run.run_remotely_if_addressed(asks=True)
+    if follow and stream is not None:
+        raise click.UsageError("--follow goes on with all streams; leave out --stream, or choose by --type")
+    run.run_remotely_if_addressed(asks=not follow)
     _check_types(types)
-    replay_run(run.address, JournalRange(stream, first or 1, last), types, as_json=as_json)
+    wanted = JournalRange(stream, first or 1, last)
+    replay_run(run.address, wanted, types, follow=follow, as_json=as_json)
 
 
 def _check_types(types: tuple[str, ...]) -> None:
@@ -135,8 +143,10 @@ def tail_run(run: str | None, *, follow: bool, lines: int, types: tuple[str, ...
             _print_event(event, as_json=as_json, coloured=True)
 
 
-def replay_run(run: str | None, wanted: JournalRange, types: tuple[str, ...], *, as_json: bool) -> None:
-    """Print the wanted events in the order written.
+def replay_run(
+    run: str | None, wanted: JournalRange, types: tuple[str, ...], *, follow: bool, as_json: bool
+) -> None:
+    """Print the wanted events in the order written; with `follow` also what a live run writes from then on.
 
     Raises:
         RunNotFound: no such run.
@@ -157,9 +167,17 @@ def replay_run(run: str | None, wanted: JournalRange, types: tuple[str, ...], *,
             print_note(f"{stream} before {oldest} is no longer held")
         report = DamageReport()
         report.expect({one: max(first, log.oldest(one)) for one in STREAMS})
-        for event in report.watch(log.read(wanted, on_bad=report.note)):
-            if not types or event.type in types:
-                _print_event(event, as_json=as_json)
+        after: dict[str, int] = {}
+        is_read = False
+        while not is_read:
+            is_read = not (follow and find_run(log.name).is_live)
+            for event in report.watch(log.read(wanted, on_bad=report.note)):
+                after[event.stream] = event.seq
+                if not types or event.type in types:
+                    _print_event(event, as_json=as_json)
+            if not is_read:
+                wait_while_read(FOLLOW_SECONDS)
+                wanted = JournalRange(after=after)
         exit_on_damage(report)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import select
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -69,6 +72,18 @@ def print_lines(lines: Iterable[str], *, colour: str | None = None, to_stderr: b
 def print_note(text: str) -> None:
     """Print one line on standard error, under the program's name."""
     print_lines([f"{PROGRAM}: {text}"], to_stderr=True)
+
+
+def wait_while_read(seconds: float) -> None:
+    """Pause; shorter, where the reader of standard output leaves: a program that prints seldom has to look.
+
+    Raises:
+        BrokenPipeError: the reader has left.
+    """
+    look = select.poll()
+    look.register(sys.stdout, 0)
+    if look.poll(1000 * seconds):
+        raise BrokenPipeError(errno.EPIPE, "nobody reads the output any more")
 
 
 def exit_on_damage(report: DamageReport | Mapping[str, DamageReport]) -> None:

@@ -153,3 +153,27 @@ def test_a_key_that_is_not_let_in_is_one_line(server: Server, address: str) -> N
     until(lambda: call("tail", address, "--key", "stranger").exit_code == 4)
     result = call("tail", address, "--key", "stranger")
     assert result.output.count("\n") == 1
+
+
+def test_replay_follows_a_live_run_until_it_ends(server: Server, address: str) -> None:
+    command = [sys.executable, "-m", "esper_overwatch.trainer", "replay", "alpha", "--json", "--follow"]
+    with subprocess.Popen([*command, "--type", "mark"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        server.emitter.emit(ev.Mark(text="one", client="me"))
+        assert json.loads(process.stdout.readline())["data"]["text"] == "one"
+        server.emitter.emit(ev.Mark(text="two", client="me"))
+        assert json.loads(process.stdout.readline())["data"]["text"] == "two"
+        server.close()
+        server.run.release()
+        assert process.stdout.read() == b""
+    for words in (("alpha", "--stream", "life"), (address,)):
+        assert CliRunner().invoke(main, ["replay", "--follow", *words]).exit_code in (2, 3)
+
+
+def test_replay_that_nobody_reads_ends(server: Server) -> None:
+    command = [sys.executable, "-m", "esper_overwatch.trainer", "replay", "alpha", "--json", "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(300) == 141
