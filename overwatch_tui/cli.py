@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 
 from esper_overwatch.protocol.client.command_line import check_arguments, exit_on_error
 from esper_overwatch.protocol.client.ssh_command import DAEMON_VARIABLE
-from esper_overwatch.protocol.codec.addresses import is_remote_address, run_address
+from esper_overwatch.protocol.codec.addresses import is_remote_address, run_address, ssh_address_of
 from esper_overwatch.protocol.version import __version__
 
 from .first_frame import FirstFrame
@@ -186,7 +186,7 @@ def main(
 
     NAME is a run's name or id, or the beginning of one; one that has ended is opened as a recording.
     Without it, the live run is followed where there is one, else the runs are listed (inside: R).
-    With OTHERS, runs of this machine, charts show their curves over those of NAME.
+    With OTHERS, charts show their curves over those of NAME; a run of another machine is ssh://HOST/RUN.
     Leaving does not affect the run. On another machine: --ssh USER@HOST[:RUN], or the
     NAME tcp://HOST:PORT of a daemon that listens there. Keys: press ? inside.
     """
@@ -211,7 +211,8 @@ def main(
         from .watch import WatchOptions, print_once, watch
 
         has_colour = not (no_color or os.environ.get("NO_COLOR"))
-        options = WatchOptions(name, others, ssh, address, remote_command, thin, replay, speed, has_colour)
+        compared = _compared_addresses([name or "", *others], ssh) if others else []
+        options = WatchOptions(compared, ssh, address, remote_command, thin, replay, speed, has_colour)
         if once:
             print_once(options, settings, after_round=after_round or 0, as_json=as_json)
         else:
@@ -239,8 +240,13 @@ def _check_usage(
         raise click.UsageError("give a run to watch or --replay RUN|FILE, not both")
     if len(ssh) > 1 and (name or once):
         raise click.UsageError("several --ssh are for the list of runs: leave out NAME and --once")
-    if others and (ssh or is_remote_address(name)):
-        raise click.UsageError("several runs are compared on this machine: leave out --ssh")
+    if others and any(one.startswith("tcp://") for one in (name or "", *others)):
+        raise click.UsageError("runs are compared from their files: leave out tcp://, write ssh://HOST/RUN")
+
+
+def _compared_addresses(names: Sequence[str], ssh: Sequence[str]) -> list[str]:
+    """The runs that are compared: of the machine of `--ssh`, where their names do not say another one."""
+    return [name if is_remote_address(name) or not ssh else ssh_address_of(ssh[0], name) for name in names]
 
 
 def _serve(port: int, *, once: bool) -> None:

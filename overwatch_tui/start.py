@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import click
 
 from esper_overwatch.protocol.codec.addresses import is_remote_address, parse_ssh_address, ssh_address_of
-from esper_overwatch.protocol.errors import RunNotFound
-from esper_overwatch.protocol.runs import choose_run, find_run
+from esper_overwatch.protocol.errors import RunNotFound, TunnelError
+from esper_overwatch.protocol.runs import find_run
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 from .render.view_state import ViewState
@@ -79,16 +79,42 @@ def _ended_elsewhere(address: str | None, runs: RunList) -> tuple[MachineRuns, L
     if address is None or not address.startswith("ssh://"):
         return None
     wanted = parse_ssh_address(address)
-    if wanted.run is None or wanted.login not in [machine.host for machine in runs.machines]:
+    machine = next((machine for machine in runs.machines if machine.host == wanted.login), None)
+    if wanted.run is None or machine is None:
         return None
-    runs.poll(batch=False)
-    runs.wait()
-    runs.close()
     try:
-        run = choose_run([run for _, run in runs.entries], wanted.run)
-    except RunNotFound:
+        run = machine.find(wanted.run)
+    except (RunNotFound, TunnelError):
         return None  # that machine says it, and what else there is
-    return None if run.live else next(entry for entry in runs.entries if entry[1] is run)
+    finally:
+        runs.close()
+    return None if run.live else (machine, run)
+
+
+def find_named(
+    addresses: Sequence[str], *, daemon: str | None, thin: bool | None
+) -> list[tuple[MachineRuns, ListedRun]]:
+    """The runs of these names and addresses of `--ssh`, live or ended.
+
+    Raises:
+        EsperError: there is none of a name, or its machine does not answer.
+    """
+    here: MachineRuns = LocalMachine(thin=thin)
+    machines: dict[str, MachineRuns] = {}
+    found = []
+    for address in addresses:
+        if not is_remote_address(address):
+            found.append((here, here.find(address)))
+            continue
+        wanted = parse_ssh_address(address)
+        if wanted.run is None:
+            raise RunNotFound(f"{address} names no run; write ssh://{wanted.login}/RUN")
+        key = f"{wanted.login}:{wanted.port}"
+        machine = machines.setdefault(key, RemoteMachine(wanted, daemon=daemon, thin=thin))
+        found.append((machine, machine.find(wanted.run)))
+    for machine in machines.values():
+        machine.close()
+    return found
 
 
 def open_named(address: str | None, runs: RunList, *, daemon: str | None, thin: bool | None) -> Feed:

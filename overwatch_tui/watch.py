@@ -34,16 +34,15 @@ from .source.compared_runs import open_compared, read_compared
 from .source.feed import Feed, LiveFeed
 from .source.recording import FetchFeed
 from .source.replay import ReplayFeed, journal_of
-from .start import RunChoice, make_run_list, open_first, open_named
+from .start import RunChoice, find_named, make_run_list, open_first, open_named
 
 
 @dataclass(frozen=True)
 class WatchOptions:
     """The command line's description of the run and of the way to it."""
 
-    name: str | None
-    others: Sequence[str]
-    """Runs whose curves are laid over those of the first."""
+    compared: Sequence[str]
+    """Names and addresses of the run and of those whose curves are laid over its; empty = it is alone."""
     ssh: Sequence[str]
     address: str | None
     """Address that `name`, `ssh` and a key mean together."""
@@ -81,8 +80,8 @@ def _open_once(options: WatchOptions) -> Feed:
 
 def print_once(options: WatchOptions, settings: Settings, *, after_round: int, as_json: bool) -> None:
     """Print one screen, or with `as_json` its values; see `Session.wait` and `open_named` for the errors."""
-    if options.others and options.name is not None:
-        _print_comparison([options.name, *options.others], as_json=as_json)
+    if options.compared:
+        _print_comparison(options, as_json=as_json)
         return
     feed = _recording(options.replay, math.inf) or _open_once(options)
     with closing(Session(feed, _first_view(settings))) as session:
@@ -97,8 +96,9 @@ def print_once(options: WatchOptions, settings: Settings, *, after_round: int, a
         click.echo("\n".join(map(clean_cells, screen.split("\n"))))
 
 
-def _print_comparison(names: Sequence[str], *, as_json: bool) -> None:
-    runs = [ComparedValues(run.mark, run.name, run.config, run.curves) for run in read_compared(names)]
+def _print_comparison(options: WatchOptions, *, as_json: bool) -> None:
+    found = find_named(options.compared, daemon=options.daemon, thin=options.thin)
+    runs = [ComparedValues(run.mark, run.name, run.config, run.curves) for run in read_compared(found)]
     if as_json:
         rows = {"options": differing_options(runs), "last": last_values(runs)}
         click.echo(escape_json(json.dumps({"runs": [run.name for run in runs], **rows})))
@@ -117,7 +117,7 @@ def watch(options: WatchOptions, settings: Settings, frame: FirstFrame) -> None:
     view = _first_view(settings)
     runs = make_run_list(options.ssh, daemon=options.daemon, thin=options.thin)
     choice = RunChoice(runs, read_only=view.read_only)
-    choice.compared = open_compared(options.name, options.others)
+    choice.compared = open_compared(find_named(options.compared, daemon=options.daemon, thin=options.thin))
     feed = _recording(options.replay, options.speed) or open_first(
         options.address, choice, daemon=options.daemon, thin=options.thin
     )
@@ -164,6 +164,7 @@ def _run_app(
     finally:
         app.session.close()
         choice.runs.close()
+        choice.compared.close()
 
 
 def _tell_lease(session: Session) -> None:

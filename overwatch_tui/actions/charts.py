@@ -8,37 +8,16 @@ from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS
 from esper_overwatch.overwatch_tui.render.layout import BOTTOM, TOP
 from esper_overwatch.overwatch_tui.render.plot import plot_grid
 from esper_overwatch.overwatch_tui.source.state_files import PinFile
-from esper_overwatch.overwatch_tui.start import RunChoice
 
 from .moments import MomentActions
-
-COMPARE_SECONDS = 0.1
-"""Period of reading other runs' journals, which takes a quarter of it at most."""
 
 
 class ChartActions(MomentActions):
     """The page of charts, and what holds for all charts of the screen."""
 
-    choice: RunChoice
-
     def on_mount(self) -> None:
         self.pin_file = PinFile()
-        charts, compared = self.session.view.charts, self.choice.compared
-        charts.pins = self.pin_file.names(MAX_PINS)
-        if compared.others:
-            charts.compare(compared.begin, [other.run for other in compared.others])
-            names = ", ".join(other.run.name for other in compared.others)
-            self.show_message(f"charts are laid over those of {names}: Enter on a row opens its charts")
-            self.set_interval(COMPARE_SECONDS, self._read_others)
-
-    def _read_others(self) -> None:
-        session, compared = self.session, self.choice.compared
-        if session.view.charts.runs and compared.step(COMPARE_SECONDS / 4):
-            session.needs_paint = True
-        notice = compared.take_notice()
-        if notice:
-            session.state.note(notice, now=session.feed.now(), severity="warning")
-            self.say(notice)
+        self.session.view.charts.pins = self.pin_file.names(MAX_PINS)
 
     def _charts_of_row(self) -> tuple[str, ...]:
         """Curves of the selected row of the panel that moves act on."""
@@ -66,7 +45,7 @@ class ChartActions(MomentActions):
 
     def action_axis(self) -> None:
         inputs = self.body
-        self.session.view.charts.cycle_axis(axis_kinds(inputs.state.curves), inputs.axis_kind)
+        self.session.view.charts.cycle_axis(axis_kinds(inputs.own_curves), inputs.axis_kind)
         words = {CLOCK: "the clock", ELAPSED: "the time since the run began", ROUNDS: "rounds"}
         axis = self.body.axis
         self.say(f"charts are by {words.get(axis.kind, f'{axis.unit}s')}")

@@ -157,10 +157,11 @@ class ComparedRun:
     """Begin of the run, microseconds."""
     curves: Curves = field(default_factory=Curves)
     config: dict[str, Any] = field(default_factory=dict)
-    """With which its newest boot was started."""
+    """With which its newest boot was started, or what its loop has made of that."""
 
     def fold(self, event: Event) -> None:
-        if isinstance(event.data, ev.RunStarted):
+        self.begin = min(self.begin, event.ts)
+        if isinstance(event.data, ev.RunStarted | ev.RunConfigured):
             self.config = event.data.config
         self.curves.fold(event)
 
@@ -234,3 +235,14 @@ _HANDLERS: dict[type, Callable[[Curves, Event, Any], None]] = {
     ev.SystemSample: _system,
     ev.Scalars: _scalars,
 }
+
+_BRIEF = (
+    ev.RunStarted,
+    ev.RunConfigured,
+    ev.RunRewound,
+    ev.RoundFinished,
+    ev.PPOUpdate,
+    ev.EvaluationFinished,
+)
+BRIEF_TYPES = tuple(ev.spec_of(cls).type for cls in (*_BRIEF, ev.Scalars))
+"""Types of events that tell how a run learns, without the many of each env, layer and second."""

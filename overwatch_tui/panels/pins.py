@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from esper_overwatch.overwatch_tui.render.chart_page import draw_charts, empty_page, page_head, run_names
+from esper_overwatch.overwatch_tui.render.chart_page import (
+    comparison_head,
+    draw_charts,
+    empty_page,
+    page_head,
+)
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
@@ -16,12 +21,12 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     view = inputs.view.charts
     if view.names:
         head = [page_head(inputs, "CHARTS" if len(view.names) > 1 else "CHART", width)]
-        head += run_names(inputs, width)
+        head += comparison_head(inputs, width, height)
         return Drawn([*head, *draw_charts(inputs, view.names, width, height - len(head))])
     if not view.pins:
         return Drawn(fill_with_charts(inputs, empty_page(width), width, height))
     selected = charts(inputs)[0] if len(view.pins) > 1 else None
-    head = [page_head(inputs, TITLE, width), *run_names(inputs, width)]
+    head = [page_head(inputs, TITLE, width), *comparison_head(inputs, width, height)]
     charts_ = draw_charts(inputs, view.pins, width, height - len(head), selected=selected)
     return Drawn([*head, *charts_])
 

@@ -9,7 +9,7 @@ from esper_overwatch.overwatch_tui.model.courses import Course, Quantiles, Shift
 from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 
 from .chart_view import OVER_RUNS
-from .comparison_table import ComparedValues, differing_options
+from .comparison_table import RUN_STYLES, ComparedValues, comparison_lines
 from .format import format_duration, format_number
 from .lines import Line, Row, StyledText, fit
 from .panel import PanelInputs
@@ -17,15 +17,11 @@ from .plot import Series, plot_grid
 from .signals import Signal, mark_of, siblings, signal_of
 from .theme import severity_label
 
-RUN_STYLES = ("chart2", "chart3", "accent", "info", "key")
-"""Styles of compared runs in the order of their letters: a run keeps its colour."""
 GAP = 2
 """Columns between two charts."""
 _BEST_ASPECT = 5.0
 """Columns for each line of a chart."""
 MIN_CHART_LINES = 5
-MAX_DIFFERING = 4
-"""Options in which compared runs differ that are shown above their charts."""
 MAX_MARKED = 16
 """Largest number of overlaid curves that each show a number; above it only the chosen one does."""
 
@@ -127,9 +123,9 @@ def _series_of_runs(inputs: PanelInputs, signal: Signal) -> list[Series]:
     view = inputs.view.charts
     courses = [
         (run.name, _of_run(inputs, run, signal.name), style, run.mark)
-        for run, style in zip(view.runs, RUN_STYLES, strict=False)
+        for run, style in zip(view.runs, RUN_STYLES[1:], strict=False)
     ]
-    courses.append((signal.label, inputs.course(signal.name), "chart", "a"))
+    courses.append((signal.label, inputs.course(signal.name), RUN_STYLES[0], "a"))
     return [
         Series(
             label,
@@ -148,10 +144,13 @@ def _series_of_runs(inputs: PanelInputs, signal: Signal) -> list[Series]:
 def _headline(inputs: PanelInputs, signal: Signal, family: int, width: int, *, is_selected: bool) -> Line:
     """` KL  0.0105  WARN 0.03 CRIT 0.06`, or the value under the cursor."""
     row = Row().put(f" {signal.label} ", "bold select" if is_selected else "bold").put(" ")
-    history, at = inputs.history(signal.name), inputs.view.charts.at
+    is_over_runs, at = inputs.view.charts.overlay == OVER_RUNS, inputs.view.charts.at
+    history = inputs.own_curves.get(signal.name) or inputs.history(signal.name)
     if history is None:
-        return row.put("not measured in this run", "dim").line(width)
-    if at is not None:
+        row.put("not measured in this run", "dim")
+        if not is_over_runs:
+            return row.line(width)
+    elif at is not None:
         row.add(_value_at(inputs, signal, inputs.course(signal.name) or history, width, at))
     else:
         row.put(_figure(history.last * signal.scale), "key")
@@ -162,19 +161,25 @@ def _headline(inputs: PanelInputs, signal: Signal, family: int, width: int, *, i
     for value, severity in signal.limits:
         words.put(f"  {severity_label(severity)} ", "dim")
         words.put(_figure(value * signal.scale), severity)
-    if inputs.view.charts.overlay == OVER_RUNS:
+    if is_over_runs:
         for run in inputs.view.charts.runs:
-            course = _of_run(inputs, run, signal.name)
-            words.put(f"  {run.mark} ", "dim")
-            if course is None:
-                words.put("--", "dim")
-            else:
-                words.add(_value_at(inputs, signal, course, width, at or inputs.axis.now, span=False))
+            words.put(f"  {run.mark} ", "dim").add(_value_of_run(inputs, signal, run, width))
     elif inputs.view.charts.overlay != "off":
         words.put("  nothing to lay it over" if family <= 1 else f"  over {family}", "dim")
     if row.width + words.width < width:
         row.add(tuple(words.spans))
     return row.line(width)
+
+
+def _value_of_run(inputs: PanelInputs, signal: Signal, run: ComparedRun, width: int) -> Line:
+    """The newest value of a compared run, or the one under the cursor."""
+    course, newest = _of_run(inputs, run, signal.name), run.curves.get(signal.name)
+    if course is None or newest is None:
+        return (("--", "dim"),)
+    at = inputs.view.charts.at
+    if at is None:
+        return ((_figure(newest.last * signal.scale), "key"),)
+    return _value_at(inputs, signal, course, width, at, span=False)
 
 
 def _value_at(
@@ -220,34 +225,16 @@ def page_head(inputs: PanelInputs, words: str, width: int) -> Line:
     return row.right(keys, "dim", width - 1).line(width)
 
 
-def run_names(inputs: PanelInputs, width: int) -> list[Line]:
-    """Letters and colours of the compared runs; no line where there are none."""
-    view = inputs.view.charts
-    if view.overlay != OVER_RUNS:
+def comparison_head(inputs: PanelInputs, width: int, height: int) -> list[Line]:
+    """In what the compared runs differ, in at most a third of the lines; none where there are none."""
+    view, state = inputs.view.charts, inputs.state
+    if view.overlay != OVER_RUNS or view.watched is None:
         return []
-    row = Row().put(" a ", "chart").put(inputs.link.name or "this run", "bold")
-    for run, style in zip(view.runs, RUN_STYLES, strict=False):
-        row.put(f"   {run.mark} ", style).put(run.name, "bold")
-        if not run.curves.histories:
-            row.put(" (being read)", "dim")
-    words = f"by {inputs.axis.unit}" if inputs.axis.is_by_step else "by the time since each began"
-    return [row.put(f"   {words}", "dim").line(width), *_differing(inputs, width)]
-
-
-def _differing(inputs: PanelInputs, width: int) -> list[Line]:
-    """The first options in which the runs differ."""
-    state = inputs.state
-    own = ComparedValues("a", inputs.link.name or "", state.run.config if state.run else {}, state.curves)
-    others = [ComparedValues(run.mark, run.name, run.config, run.curves) for run in inputs.view.charts.runs]
-    rows = differing_options([own, *(run for run in others if run.config)])
-    lines = [
-        Row().put(f" {name}  ", "dim").put("  ".join(values), "key").line(width)
-        for name, values in list(rows.items())[:MAX_DIFFERING]
-    ]
-    if len(rows) > MAX_DIFFERING:
-        more = f" {len(rows) - MAX_DIFFERING} more options differ: esper-daemon diff"
-        lines.append(Row().put(more, "dim").line(width))
-    return lines
+    name = view.watched.name
+    own = ComparedValues("a", name, state.run.config if state.run else {}, inputs.own_curves)
+    others = [ComparedValues(run.mark, run.name, run.config, run.curves) for run in view.runs]
+    words = f"by {inputs.axis.unit}" if inputs.axis.is_by_step else "since begin"
+    return comparison_lines([own, *others], width, label=words, height=height // 3, first=view.names)
 
 
 EMPTY_PINS = (

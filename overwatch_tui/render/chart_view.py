@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from esper_overwatch.overwatch_tui.model.curves import ComparedRun
+    from esper_overwatch.overwatch_tui.model.curves import ComparedRun, Curves
 
 SMOOTHINGS = (0.0, 0.6, 0.9)
 OVERLAYS = ("off", "all", "quantiles")
@@ -36,14 +36,28 @@ class ChartView:
     """Right edge, microseconds; None = the moment that is shown."""
     pins: list[str] = field(default_factory=list)
     """Curves of one's own page, in their order."""
-    begin: int = 0
-    """Begin of the run that is watched, microseconds, where it is compared."""
+    watched: ComparedRun | None = None
+    """The run that is watched, where it is compared; its curves are empty where the state has all of them."""
     runs: list[ComparedRun] = field(default_factory=list)
     """Runs that it is compared with."""
 
-    def compare(self, begin: int, runs: list[ComparedRun]) -> None:
-        """Lay these runs over the one that is watched, which began at `begin`."""
-        self.begin, self.runs, self.overlay = begin, runs, OVER_RUNS
+    def compare(self, watched: ComparedRun, runs: list[ComparedRun]) -> None:
+        """Lay these runs over the one that is watched."""
+        self.watched, self.runs, self.overlay = watched, runs, OVER_RUNS
+
+    @property
+    def begin(self) -> int:
+        """Begin of the run that is watched, microseconds; 0 where it is not compared."""
+        return 0 if self.watched is None else self.watched.begin
+
+    def own_curves(self, known: Curves) -> Curves:
+        """The curves of the watched run: where it is compared those of its journal, which go back furthest.
+
+        Args:
+            known: those of the state.
+        """
+        is_read = self.overlay == OVER_RUNS and self.watched is not None and self.watched.curves.histories
+        return self.watched.curves if is_read and self.watched is not None else known
 
     @property
     def shown_runs(self) -> list[ComparedRun]:

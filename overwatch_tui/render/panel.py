@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from esper_overwatch.overwatch_tui.keys import shown_key
+from esper_overwatch.overwatch_tui.model.curves import Curves
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_series import History
@@ -79,11 +80,16 @@ class PanelInputs:
     @property
     def axis_kind(self) -> str:
         """Kind of the charts' axis: chosen, or by step for published runs and where runs are compared."""
-        charts, curves = self.view.charts, self.state.curves
+        charts, curves = self.view.charts, self.own_curves
         if charts.axis in axis_kinds(curves):
             return charts.axis
         is_by_step = charts.overlay == OVER_RUNS or not curves.epochs_per_round
         return STEPS if is_by_step and curves.first_step is not None else CLOCK
+
+    @property
+    def own_curves(self) -> Curves:
+        """Curves of the run that reach back furthest."""
+        return self.view.charts.own_curves(self.state.curves)
 
     @cached_property
     def axis(self) -> ChartAxis:
@@ -97,7 +103,7 @@ class PanelInputs:
     def _step_axis(self, end: int | None) -> ChartAxis:
         charts, by_round = self.view.charts, self.axis_kind == ROUNDS
         others = max((run.curves.max_step for run in charts.shown_runs), default=0)
-        return step_axis(self.state.curves, by_round=by_round, zoom=charts.step_zoom, end=end, others=others)
+        return step_axis(self.own_curves, by_round=by_round, zoom=charts.step_zoom, end=end, others=others)
 
     @property
     def axis_ends(self) -> tuple[int, int, int]:
@@ -145,7 +151,8 @@ class PanelInputs:
 
     def course(self, name: str) -> History | None:
         """The course of a signal as charts draw it: by time, or by step."""
-        curves = self.state.curves
+        own = self.own_curves
+        curves = own if name in own.histories else self.state.curves
         return curves.steps.get(name) if self.axis.is_by_step else curves.get(name)
 
     @property

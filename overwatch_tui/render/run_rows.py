@@ -7,9 +7,11 @@ from functools import partial
 from typing import NamedTuple
 
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
+from esper_overwatch.overwatch_tui.source.compared_runs import LETTERS
 from esper_overwatch.overwatch_tui.source.run_list import ListedRun, MachineRuns, RunList
 from esper_overwatch.protocol.journal.overview import RunOverview
 
+from .comparison_table import RUN_STYLES
 from .format import NOT_MEASURED, format_count, format_number, format_percent
 from .lines import EMPTY, Line, Row, sign_cuts
 from .theme import Glyphs
@@ -28,6 +30,8 @@ BAD_STATES = ("FAILED", "DIED")
 KEYS = (
     ("j k", "move"),
     ("Enter", "open"),
+    ("Space", "mark"),
+    ("c", "compare"),
     ("/", "filter"),
     ("R", "back"),
     ("?", "help"),
@@ -35,7 +39,7 @@ KEYS = (
 )
 _TOP, _DETAIL, _BOTTOM = 3, 5, 1
 _MAX_HOST_WIDTH = 12
-_MIN_NAME_WIDTH, _MIN_SPARK_WIDTH = 8, 6
+_MIN_NAME_WIDTH, _WHOLE_NAME_WIDTH, _MIN_SPARK_WIDTH = 8, 12, 4
 _LAST_WIDTH = 100
 """Least width with a column for the age of the newest event."""
 
@@ -121,6 +125,14 @@ def selected_run(inputs: RunListInputs) -> tuple[MachineRuns, ListedRun] | None:
     return entries[inputs.view.selected_index("runs", keys(inputs))] if entries else None
 
 
+def marked_runs(inputs: RunListInputs) -> list[tuple[MachineRuns, ListedRun]]:
+    """The marked runs, also those that the filter hides, in the order of their letters."""
+    by_key: dict[Hashable, tuple[MachineRuns, ListedRun]] = {
+        (machine.host, run.id): (machine, run) for machine, run in inputs.runs.entries
+    }
+    return [by_key[key] for key in inputs.view.marked if key in by_key]
+
+
 def run_list_lines(inputs: RunListInputs, width: int, height: int) -> list[Line]:
     """The whole screen, `height` lines; remembers in the view which rows were drawn."""
     rows = keys(inputs)
@@ -129,13 +141,15 @@ def run_list_lines(inputs: RunListInputs, width: int, height: int) -> list[Line]
     scroll = inputs.view.visible_rows("runs", rows, room, top=_TOP + 1 + len(problems))
     inputs.view.scroll["runs"] = scroll
     at = inputs.view.selected_index("runs", rows)
-    columns = _columns(inputs.runs, width)
+    columns = _columns(inputs, width)
     lines = [_head(inputs, width)]
     lines += [row.line(width) for row in problems]
     lines.append(EMPTY)
     lines.append(_headings(columns, inputs.runs).line(width))
+    marks = {(m.host, r.id): i for i, (m, r) in enumerate(marked_runs(inputs))}
     for i, (machine, run) in enumerate(inputs.entries[scroll.rows], scroll.start):
-        row = _row(inputs, machine, run, columns, selected=i == at)
+        mark = marks.get((machine.host, run.id))
+        row = _row(inputs, machine, run, columns, mark=mark, selected=i == at)
         lines.append(row.line(width, selected=i == at))
     if not rows:
         lines += [EMPTY, *_nothing(inputs, width)]
@@ -169,27 +183,29 @@ def _head(inputs: RunListInputs, width: int) -> Line:
 
 
 class _Columns(NamedTuple):
+    mark: int
     name: int
     host: int
     spark: int
     has_last: bool
 
 
-def _columns(runs: RunList, width: int) -> _Columns:
+def _columns(inputs: RunListInputs, width: int) -> _Columns:
     """Divide the space that fixed columns leave: first to the name, then to the course."""
+    runs, mark = inputs.runs, 2 if marked_runs(inputs) else 0
     hosts = [len(machine.host or "here") for machine in runs.machines]
     host = min(_MAX_HOST_WIDTH, max(*hosts, 4) + 1) if len(hosts) > 1 else 0
     has_last = width >= _LAST_WIDTH
-    left = width - 2 - host - 10 - 11 - 6 - 8 - 8 - 7 - 6 - 8 * has_last - 1
+    left = width - 2 - mark - host - 10 - 11 - 6 - 8 - 8 - 7 - 6 - 8 * has_last - 1
     longest = max((len(run.name) for _, run in runs.entries), default=0) + 1
-    spark = _MIN_SPARK_WIDTH if left >= min(longest, _MIN_NAME_WIDTH) + _MIN_SPARK_WIDTH else 0
+    spark = _MIN_SPARK_WIDTH if left >= min(longest, _WHOLE_NAME_WIDTH) + _MIN_SPARK_WIDTH else 0
     name = max(_MIN_NAME_WIDTH, min(longest, left - spark, 40))
-    return _Columns(name, host, min(33, left - name) if spark else 0, has_last)
+    return _Columns(mark, name, host, min(33, left - name) if spark else 0, has_last)
 
 
 def _headings(columns: _Columns, runs: RunList) -> Row:
     is_training = any(run.kind == "training" for _, run in runs.entries)
-    row = Row().put("  RUN", "dim", 2 + columns.name)
+    row = Row().put("", "", 2 + columns.mark).put("RUN", "dim", columns.name)
     if columns.host:
         row.put("HOST", "dim", columns.host)
     row.put("STATE", "dim", 10).put("ROUND", "dim", 10, ">").put(" ")
@@ -201,10 +217,19 @@ def _headings(columns: _Columns, runs: RunList) -> Row:
 
 
 def _row(
-    inputs: RunListInputs, machine: MachineRuns, run: ListedRun, columns: _Columns, *, selected: bool
+    inputs: RunListInputs,
+    machine: MachineRuns,
+    run: ListedRun,
+    columns: _Columns,
+    *,
+    mark: int | None,
+    selected: bool,
 ) -> Row:
     found = run.overview
     row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(" ")
+    if columns.mark:
+        letter, style = ("", "") if mark is None else (LETTERS[mark], RUN_STYLES[mark])
+        row.put(letter, style, columns.mark)
     row.put(_cut(run.name, columns.name - 1), "bold" if run.live else "", columns.name)
     if columns.host:
         row.put(_cut(machine.host or "here", columns.host - 1), "dim", columns.host)

@@ -62,6 +62,8 @@ class ViewState:
     detail: bool = False
     selected: dict[str, Hashable] = field(default_factory=dict)
     """Per panel, the key of the selected row; a panel without one shows its newest or worst."""
+    marked: list[Hashable] = field(default_factory=list)
+    """Keys of the runs of the list that are marked, in the order of their letters."""
     scroll: dict[str, Scroll] = field(default_factory=dict)
     """Per panel, the rows that were drawn last."""
     env: int = 0

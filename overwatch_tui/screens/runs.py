@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -17,11 +17,13 @@ from esper_overwatch.overwatch_tui.render.run_rows import (
     RunListInputs,
     key_at,
     keys,
+    marked_runs,
     run_list_lines,
     selected_run,
 )
 from esper_overwatch.overwatch_tui.render.theme import Theme
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.source.compared_runs import LETTERS
 from esper_overwatch.overwatch_tui.source.run_list import ListedRun, MachineRuns, RunList
 
 from .input_line import type_filter
@@ -39,6 +41,7 @@ class RunsScreen(Screen[None], inherit_bindings=False):
         runs: asked while the screen is shown.
         view: its glyphs, message and read-only mark; keeps the selection from one showing to the next.
         on_open: called with the run that is to be opened.
+        on_compare: called with the marked runs, in the order of their letters.
         is_something_open: whether Esc has a run to go back to.
     """
 
@@ -54,6 +57,8 @@ class RunsScreen(Screen[None], inherit_bindings=False):
         Binding("enter", "open", id="enter"),
         Binding("escape", "back", id="step_back"),
         Binding("R", "back", id="runs"),
+        Binding("space", "mark", id="freeze"),
+        Binding("c", "compare"),
         Binding("slash", "filter", id="filter"),
         Binding("question_mark,f1", "app.help", id="help"),
         Binding("q", "app.leave", id="leave"),
@@ -68,6 +73,7 @@ class RunsScreen(Screen[None], inherit_bindings=False):
         theme: Theme,
         view: ViewState,
         on_open: Callable[[MachineRuns, ListedRun], None],
+        on_compare: Callable[[Sequence[tuple[MachineRuns, ListedRun]]], None],
         *,
         is_something_open: bool,
     ) -> None:
@@ -77,6 +83,7 @@ class RunsScreen(Screen[None], inherit_bindings=False):
         self._runs = runs
         self._view = view
         self._on_open = on_open
+        self._on_compare = on_compare
         self._is_something_open = is_something_open
         self._draw_at = 0.0
 
@@ -128,6 +135,28 @@ class RunsScreen(Screen[None], inherit_bindings=False):
         if entry is not None:
             self._on_open(*entry)
             self.draw()
+
+    def action_mark(self) -> None:
+        """Give the selected run the next letter, or take its own away."""
+        rows, marked = keys(self._inputs()), self._view.marked
+        if not rows:
+            return
+        key = rows[self._view.selected_index("runs", rows)]
+        if key in marked:
+            marked.remove(key)
+        elif len(marked) < len(LETTERS):
+            marked.append(key)
+        else:
+            self._view.show_message(f"{len(LETTERS)} runs are marked, more are not compared")
+        self.draw()
+
+    def action_compare(self) -> None:
+        entries = marked_runs(self._inputs())
+        if len(entries) > 1:
+            self._on_compare(entries)
+        else:
+            self._view.show_message("Space marks a run; mark those that are to be compared")
+        self.draw()
 
     def action_filter(self) -> None:
         such_as = "such as st:train acc>60 -name:test"

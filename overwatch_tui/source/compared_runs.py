@@ -1,146 +1,93 @@
-"""Reads the journals of the runs that are compared, a little at a time, and of live ones what comes in."""
+"""The runs that are compared: opened under a letter each, and read while they are shown."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf
 
 from esper_overwatch.overwatch_tui.model.curves import ComparedRun
-from esper_overwatch.protocol.client.event_log import JournalEvents
-from esper_overwatch.protocol.codec.json_lines import Event
-from esper_overwatch.protocol.errors import EsperError, WireError
-from esper_overwatch.protocol.journal.reader import JournalRange
-from esper_overwatch.protocol.runs import RunInfo, find_run
-from esper_overwatch.protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.errors import EsperError
+
+from .curve_readers import CurveReader
+from .run_list import ListedRun, MachineRuns
 
 LETTERS = "abcdef"
 """Letters of the run that is watched and of the others."""
-AGAIN_SECONDS = 5.0
-"""Time after which a journal that was read to its end is read again."""
-
-
-def _skip(_number: int, _error: WireError) -> None:
-    """A damaged line is reported where its run is watched; here it is a hole."""
-
-
-class JournalCurves:
-    """Folds one journal into curves."""
-
-    def __init__(self, run: ComparedRun, events: JournalEvents) -> None:
-        self.run = run
-        self._journal = events
-        self._after: dict[str, int] = {}
-        self._events: Iterator[Event] | None = None
-        self._again_at = 0.0
-        self.is_over = False
-        """True once it can no longer be read: its folder was removed or renamed."""
-
-    def step(self, seconds: float) -> bool:
-        """Read for about `seconds`; returns True if something came.
-
-        Raises:
-            EsperError: it can no longer be read; further calls read nothing.
-        """
-        try:
-            return self._read(seconds)
-        except EsperError:
-            self._events, self.is_over = None, True
-            raise
-
-    def _read(self, seconds: float) -> bool:
-        if self.is_over:
-            return False
-        began = time.monotonic()
-        if self._events is None:
-            if began < self._again_at:
-                return False
-            wanted = JournalRange(after=dict(self._after))
-            self._events = self._journal.read(wanted, on_bad=_skip)
-        has_come = False
-        for event in self._events:
-            self._after[event.stream] = max(event.seq, self._after.get(event.stream, 0))
-            self.run.fold(event)
-            has_come = True
-            if time.monotonic() - began > seconds:
-                return True
-        self._events, self._again_at = None, time.monotonic() + AGAIN_SECONDS
-        return has_come
-
-    def read_whole(self) -> None:
-        """Read all that the journal has now.
-
-        Raises:
-            EsperError: it cannot be read.
-        """
-        self._read(inf)
 
 
 @dataclass
 class ComparedRuns:
-    """The runs that `esper-tui a b` compares."""
+    """The run that is watched and those that it is compared with; none = nothing is compared."""
 
-    begin: int = 0
-    """Begin of the run that is watched, microseconds."""
-    others: list[JournalCurves] = field(default_factory=list)
+    readers: list[CurveReader] = field(default_factory=list)
+    """That of the watched run first."""
+    reads_watched: bool = False
+    """True where the terminal, which joined it late, has not all of the watched run."""
     _notice: str = ""
+
+    @property
+    def watched(self) -> ComparedRun:
+        return self.readers[0].run
+
+    @property
+    def others(self) -> list[CurveReader]:
+        return self.readers[1:]
 
     def step(self, seconds: float) -> bool:
         """Read for about `seconds`; returns True if something came."""
         has_come = False
-        for other in self.others:
+        for reader in self.readers[0 if self.reads_watched else 1 :]:
             try:
-                has_come |= other.step(seconds / len(self.others))
+                has_come |= reader.step(seconds / len(self.readers))
             except EsperError as error:
-                self._notice = f"{other.run.name} is no longer read: {error}"
+                words = "is no longer read" if reader.is_over else "is not read for now"
+                self._notice = f"{reader.run.name} {words}: {error}"
         return has_come
 
     def take_notice(self) -> str:
-        """Message about a run that can no longer be read; returned once."""
+        """Message about a run that cannot be read; returned once."""
         notice, self._notice = self._notice, ""
         return notice
 
+    def close(self) -> None:
+        """End what runs in the background."""
+        for reader in self.readers:
+            reader.close()
 
-def read_compared(names: Sequence[str]) -> list[ComparedRun]:
-    """The runs of these names, each read to its end.
+
+def read_compared(runs: Sequence[tuple[MachineRuns, ListedRun]]) -> list[ComparedRun]:
+    """Each run read to its end, before there is a screen: ssh may ask for a passphrase.
 
     Raises:
-        RunNotFound: one is not here.
         EsperError: too many, one twice, or one that cannot be read.
     """
-    watched, compared = find_run(names[0]), open_compared(names[0], names[1:])
-    first = ComparedRun(LETTERS[0], watched.name, compared.begin)
-    readers = [JournalCurves(first, JournalEvents(watched.path / EVENTS_FILE)), *compared.others]
-    for reader in readers:
-        reader.read_whole()
+    readers = _open_readers(runs, once=True)
+    try:
+        for reader in readers:
+            reader.read_whole()
+    finally:
+        for reader in readers:
+            reader.close()
     return [reader.run for reader in readers]
 
 
-def open_compared(name: str | None, others: Sequence[str]) -> ComparedRuns:
-    """Compare runs of this machine with the first; without `others` there is nothing to compare.
+def open_compared(runs: Sequence[tuple[MachineRuns, ListedRun]]) -> ComparedRuns:
+    """Compare runs with the first one, which is watched; without others there is nothing to compare.
 
     Raises:
-        RunNotFound: one is not here.
         EsperError: too many, or one twice.
     """
-    if not others:
+    if len(runs) < 2:
         return ComparedRuns()
-    if len(others) >= len(LETTERS):
-        raise EsperError(f"{len(others) + 1} runs: at most {len(LETTERS)} are compared")
-    watched = find_run(name)
-    compared, seen = ComparedRuns(_begin_of(watched)), {watched.id}
-    for mark, other in zip(LETTERS[1:], others, strict=False):
-        found = find_run(other)
-        if found.id in seen:
-            raise EsperError(f"run {found.name} is named twice: name the runs that are compared once each")
-        seen.add(found.id)
-        run = ComparedRun(mark, found.name, _begin_of(found))
-        compared.others.append(JournalCurves(run, JournalEvents(found.path / EVENTS_FILE)))
-    return compared
+    return ComparedRuns(_open_readers(runs), reads_watched=runs[0][1].live)
 
 
-def _begin_of(run: RunInfo) -> int:
-    """Begin of the run: its folder's time or its first event that is kept, the earlier one, microseconds."""
-    first = next(JournalEvents(run.path / EVENTS_FILE).read(on_bad=_skip), None)
-    return run.created if first is None else min(run.created, first.ts)
+def _open_readers(runs: Sequence[tuple[MachineRuns, ListedRun]], *, once: bool = False) -> list[CurveReader]:
+    if len(runs) > len(LETTERS):
+        raise EsperError(f"{len(runs)} runs: at most {len(LETTERS)} are compared")
+    for at, (machine, run) in enumerate(runs):
+        if any((one.host, other.id) == (machine.host, run.id) for one, other in runs[:at]):
+            raise EsperError(f"run {run.name} is named twice: name the runs that are compared once each")
+    return [
+        machine.read_curves(run, mark, once=once) for mark, (machine, run) in zip(LETTERS, runs, strict=False)
+    ]

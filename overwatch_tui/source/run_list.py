@@ -12,15 +12,19 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
+from esper_overwatch.overwatch_tui.model.curves import BRIEF_TYPES, ComparedRun
 from esper_overwatch.protocol.catalogue.catalogue import Catalogue
 from esper_overwatch.protocol.catalogue.entry import RunEntry
+from esper_overwatch.protocol.client.event_log import JournalEvents
 from esper_overwatch.protocol.client.ssh_command import RemoteCommand, remote_daemon
 from esper_overwatch.protocol.codec.addresses import SshDestination
-from esper_overwatch.protocol.errors import TunnelError
+from esper_overwatch.protocol.errors import RunNotFound, TunnelError
 from esper_overwatch.protocol.journal.overview import RunOverview
 from esper_overwatch.protocol.next_commands import next_commands
+from esper_overwatch.protocol.runs import choose_run, find_run
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE, StrPath
 
+from .curve_readers import CurveReader, FetchedCurves, JournalCurves, skip_damage
 from .feed import Feed, LiveFeed
 from .recording import FetchFeed
 from .replay import ReplayFeed
@@ -82,11 +86,25 @@ class MachineRuns(Protocol):
     def poll(self, *, batch: bool) -> bool:
         """Ask again when it is time, take in an answer; never blocks. True where something has changed."""
 
+    def find(self, name: str) -> ListedRun:
+        """The run of that name or id, or that alone begins so; waits for the machine to answer.
+
+        Raises:
+            EsperError: there is none, or no answer.
+        """
+
     def open(self, run: ListedRun) -> Feed:
         """Follow the run if it is live, else its recording.
 
         Raises:
             EsperError: it cannot be opened.
+        """
+
+    def read_curves(self, run: ListedRun, mark: str, *, once: bool = False) -> CurveReader:
+        """Read a run's curves for a comparison, where it has the letter `mark`.
+
+        Args:
+            once: up to now, and before there is a screen: ssh may ask for a passphrase.
         """
 
     def close(self) -> None:
@@ -125,10 +143,22 @@ class LocalMachine:
         entries = self._catalogue.entries()
         self._answer = [_listed(entry, str(self._catalogue.folder(entry))) for entry in entries]
 
+    def find(self, name: str) -> ListedRun:
+        found = find_run(name)
+        return ListedRun(
+            name=found.name, id=found.id, live=found.is_live, created=found.created, path=str(found.path)
+        )
+
     def open(self, run: ListedRun) -> Feed:
         if run.live:
             return LiveFeed(run.name, thin=self._thin)
         return ReplayFeed(Path(run.path) / EVENTS_FILE, math.inf)
+
+    def read_curves(self, run: ListedRun, mark: str, *, once: bool = False) -> CurveReader:  # noqa: ARG002
+        events = JournalEvents(Path(run.path) / EVENTS_FILE)
+        first = next(events.read(on_bad=skip_damage), None)
+        begin = run.created if first is None else min(run.created, first.ts)
+        return JournalCurves(ComparedRun(mark, run.name, begin), events)
 
     def close(self) -> None:
         """End nothing: the thread reads files only."""
@@ -216,9 +246,10 @@ class RemoteMachine:
             TunnelError: the connection is over, or brings no list of runs.
         """
         has_ended, has_news = listing.ended, False
-        for line in listing.take_lines():
+        lines = listing.take_lines()
+        for line in lines:
             has_news |= self._take(line)
-        if has_ended:
+        if has_ended and not lines:
             listing.check()
             raise TunnelError(f"{self.host}: esper-daemon list has ended")
         return has_news
@@ -241,6 +272,15 @@ class RemoteMachine:
     def _command(self, words: Sequence[str], *, batch: bool, is_piped: bool = False) -> RemoteCommand:
         return RemoteCommand(self._destination, words, daemon=self._daemon, batch=batch, is_piped=is_piped)
 
+    def find(self, name: str) -> ListedRun:
+        RunList([self]).wait()
+        if self.runs is None:
+            raise TunnelError(self.problem or f"{self.host} does not answer")
+        try:
+            return choose_run(self.runs, name)
+        except RunNotFound as error:
+            raise RunNotFound(f"{self.host}: {error}") from None
+
     def open(self, run: ListedRun) -> Feed:
         port = f":{self._destination.port}" if self._destination.port else ""
         if run.live:
@@ -248,6 +288,14 @@ class RemoteMachine:
             return LiveFeed(address, thin=self._thin, remote_daemon=self._daemon, batch=True)
         command = self._command(["replay", "--json", "--", run.name], batch=True)
         return FetchFeed(command, run.name, self.host, run.state)
+
+    def read_curves(self, run: ListedRun, mark: str, *, once: bool = False) -> CurveReader:
+        words = ["replay", "--json", *(["--follow"] if run.live and not once else [])]
+        words += [word for name in BRIEF_TYPES for word in ("--type", name)]
+        compared = ComparedRun(mark, f"{self.host}:{run.name}", run.created)
+        return FetchedCurves(
+            compared, lambda: self._command([*words, "--", run.name], batch=not once, is_piped=True)
+        )
 
     def close(self) -> None:
         """End the connection; what is known stays, and its age counts from when it is asked again."""

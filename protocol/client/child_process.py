@@ -11,10 +11,11 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from itertools import islice
 from typing import IO, Any
 
 _PR_SET_PDEATHSIG = 1
-_PIPE_BYTES = 1 << 16
+_PIPE_BYTES, _MAX_PIECES = 1 << 16, 16
 
 
 class ChildProcess:
@@ -42,8 +43,9 @@ class ChildProcess:
             self._process = _starter.start(command, far_end, self._err)
 
     def take(self) -> bytes:
-        """What has come through the pipe since; never waits."""
-        return b"".join(iter(lambda: self._out.read(_PIPE_BYTES) or b"", b""))
+        """What has come through the pipe since, up to a MiB; never waits."""
+        pieces = iter(lambda: self._out.read(_PIPE_BYTES) or b"", b"")
+        return b"".join(islice(pieces, _MAX_PIECES))
 
     @property
     def ended(self) -> bool:

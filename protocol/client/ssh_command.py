@@ -87,8 +87,13 @@ class RemoteCommand:
         """Size of its output so far."""
         return os.fstat(self._process.file.fileno()).st_size
 
+    @property
+    def was_cut(self) -> bool:
+        """True where ssh has failed, and not the command: it may do better the next time."""
+        return self._process.code == SSH_FAILED
+
     def take_lines(self) -> list[bytes]:
-        """The whole lines that have come since; never waits."""
+        """Whole lines that have come since, up to about a MiB of them; never waits."""
         *lines, self._begun = (self._begun + self._process.take()).split(b"\n")
         return lines
 

@@ -47,18 +47,25 @@ def machines() -> Iterator[tuple[Machine, Machine]]:
         shutil.rmtree(folder)
 
 
-def test_runs_of_two_machines_in_one_list(machines: tuple[Machine, Machine], tmp_path: Path) -> None:
-    box, crate = machines
-    make_run(box.home, "alpha", exit_code=0)
-    make_run(crate.home, "beta")
+@pytest.fixture
+def here(machines: tuple[Machine, Machine], tmp_path: Path) -> dict[str, str]:
+    """Environment of this machine."""
     (tmp_path / "rt").mkdir(mode=0o700)
-    here = {
+    return {
         **os.environ,
-        "PATH": f"{box.client}:{os.environ['PATH']}",
+        "PATH": f"{machines[0].client}:{os.environ['PATH']}",
         "ESPER_HOME": str(tmp_path / "home"),
         "XDG_RUNTIME_DIR": str(tmp_path / "rt"),
         "TMPDIR": str(tmp_path),
     }
+
+
+def test_runs_of_two_machines_in_one_list(
+    machines: tuple[Machine, Machine], here: dict[str, str], tmp_path: Path
+) -> None:
+    box, crate = machines
+    make_run(box.home, "alpha", exit_code=0)
+    make_run(crate.home, "beta")
     loop = subprocess.Popen([sys.executable, "-c", LOOP], env=box.environment)
     named = [sys.executable, "-m", "esper_overwatch.overwatch_tui", "--ssh", "box", "alpha"]
     once = subprocess.run([*named, "--once"], env=here, capture_output=True, text=True, timeout=300)
@@ -102,6 +109,64 @@ def test_runs_of_two_machines_in_one_list(machines: tuple[Machine, Machine], tmp
         terminal.press("q")
         assert terminal.process.wait(300) == 0
         assert not list(tmp_path.glob("esper-recording-*")), "the recording is removed"
+    finally:
+        terminal.close()
+        loop.kill()
+        loop.wait()
+
+
+DONE = """
+from esper_overwatch import publish
+with publish("done", config={"rate": 0.2, "batch": 32}) as run:
+    for step in range(50):
+        run.log(step=step, loss=2 / (step + 1))
+"""
+
+
+def test_marked_runs_of_two_machines_are_compared(
+    machines: tuple[Machine, Machine], here: dict[str, str]
+) -> None:
+    box, crate = machines
+    assert subprocess.run([sys.executable, "-c", DONE], env=box.environment, timeout=300).returncode == 0
+    live = LOOP.replace('publish("loop")', 'publish("loop", config={"rate": 0.1, "batch": 32})')
+    loop = subprocess.Popen([sys.executable, "-c", live], env=crate.environment)
+    esper_tui = [sys.executable, "-m", "esper_overwatch.overwatch_tui"]
+    terminal = Terminal([*esper_tui, "--ssh", "box", "--ssh", "crate"], here, columns=100, lines=30)
+    try:
+        terminal.wait_for(lambda text: "done" in text and "loop" in text)
+        terminal.press("g c")
+        terminal.wait_for("Space marks a run")
+        terminal.press("G ")
+        terminal.wait_for(lambda text: "a loop" in text and "b done" in text)
+        terminal.press("c")
+
+        def steps() -> int:
+            found = re.search(r"steps +(\d+) +49", terminal.text)
+            return int(found[1]) if found else 0
+
+        text = terminal.wait_for(lambda _: steps() > 0)
+        assert "a crate:loop" in text
+        assert "b box:done" in text
+        assert re.search(r"rate +0.1 +0.2", text)
+        assert "batch" not in text, "they agree in it"
+        assert re.search(r"loss +[\d.e-]+ +0.04", text)
+        before = steps()
+        terminal.wait_for(lambda _: steps() > before)
+        crate.down()
+        terminal.wait_for("crate:loop is not read for now")
+        before = steps()
+        crate.up()
+        terminal.wait_for(lambda _: steps() > before)
+
+        words = ["--once", "--ssh", "box", "done", "ssh://crate/loop"]
+        table = subprocess.run([*esper_tui, *words], env=here, capture_output=True, text=True, timeout=300)
+        assert table.returncode == 0, table.stderr
+        assert re.search(r"a box:done +b crate:loop", table.stdout)
+        assert re.search(r"rate +0.2 +0.1", table.stdout)
+        assert re.search(r"steps +49 +\d+", table.stdout)
+        words = ["--once", "--ssh", "box", "done", "nowhere"]
+        none = subprocess.run([*esper_tui, *words], env=here, capture_output=True, text=True, timeout=300)
+        assert (none.returncode, "box: no run nowhere" in none.stderr) == (3, True)
     finally:
         terminal.close()
         loop.kill()

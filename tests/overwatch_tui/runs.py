@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from esper_overwatch.overwatch_tui.source.curve_readers import CurveReader
 from esper_overwatch.overwatch_tui.source.feed import Feed
 from esper_overwatch.overwatch_tui.source.run_list import ListedRun
 from esper_overwatch.protocol.journal.overview import RunOverview
 from esper_overwatch.protocol.messages import events as ev
-from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.runs import RunFolder, choose_run
 
 from . import journal
 from .harness import ListFeed, events
@@ -92,6 +93,12 @@ class FakeMachine:
         now = (self.runs, self.problem, self.silence)
         has_changed, self._told = now != self._told, now
         return has_changed
+
+    def find(self, name: str) -> ListedRun:
+        return choose_run(self.runs or (), name)
+
+    def read_curves(self, run: ListedRun, mark: str, *, once: bool = False) -> CurveReader:
+        raise AssertionError(f"{run.name}, {mark}, {once}: it has no journals")
 
     def open(self, run: ListedRun) -> Feed:
         self.opened.append(run.name)

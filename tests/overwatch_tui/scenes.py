@@ -13,17 +13,21 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.chart_view import ChartView
 from esper_overwatch.overwatch_tui.render.layout import compose_screen
+from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.panel import PanelInputs
+from esper_overwatch.overwatch_tui.render.run_rows import RunListInputs, run_list_lines
 from esper_overwatch.overwatch_tui.render.theme import ASCII
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.source.run_list import RunList
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.messages import events as ev
-from tests.overwatch_tui.runs import PUBLISHED
+from tests.overwatch_tui.runs import PUBLISHED, FakeMachine, listed
 
 from . import journal
 from .harness import VIEWS, draw, events, folded, panel_inputs, state
@@ -201,6 +205,40 @@ def _late(width: int, height: int) -> str:
     return draw(made, width, height)
 
 
+def _compared() -> PanelInputs:
+    """Another run over this one, of which the journal has less; the option that it differs in."""
+    made = _charts("return.mean", "accuracy.mean")
+    own, other = (
+        ComparedRun(mark, name, journal.START) for mark, name in (("a", "digits-7f3a"), ("b", "box:beta"))
+    )
+    for event in events(rounds=4):
+        other.fold(event)
+    other.config = {**other.config, "ppo": {"clip": 0.3}}
+    made.view.charts.compare(own, [other])
+    made.view.charts.at = None
+    return made
+
+
+def _draw_runs(machines: Callable[[], list[FakeMachine]], marked: list[Any], width: int, height: int) -> str:
+    runs, view = RunList(machines()), ViewState(marked=marked)
+    runs.poll()
+    now = max(run.overview.ts for _, run in runs.entries if run.overview)
+    lines = run_list_lines(RunListInputs(runs, view, now), width, height)
+    return "\n".join(plain(line).rstrip() for line in lines)
+
+
+def _two_machines(**second: Any) -> list[FakeMachine]:
+    here = [
+        listed("first-light", accuracy=0.714, rate=12.34),
+        listed("beta", "DIED", critical=2, warning=1, rate=0.0),
+    ]
+    there = [
+        listed("cartpole", kind="published", signal="loss", step=1500, values=(2.0, 1.0, 0.5), rate=-1234.5),
+        listed("gamma", "FAILED", error="ValueError: boom", exit_code=11),
+    ]
+    return [FakeMachine(here), FakeMachine(there, host="me@gpu-box", **second)]
+
+
 @cache
 def real_state() -> State:
     """What is known at the end of the real run that is recorded beside this file."""
@@ -254,6 +292,7 @@ FRAMES: dict[str, Callable[[], PanelInputs]] = {
     "published-image-without-colour": lambda: _published_row("shot"),
     "overlay-envs": lambda: _charts("accuracy/7", "drift/env07", overlay="all"),
     "overlay-quantiles": lambda: _charts("accuracy/7", "return/7", overlay="quantiles", smoothing=0.6),
+    "compared": _compared,
     "log-axis": lambda: _charts("norm/env07", is_log=True),
     "pinned": _pinned,
     "layers": lambda: _measured("layers"),
@@ -293,7 +332,14 @@ def _draw_real(name: str, width: int, height: int) -> str:
     return draw(real_inputs(name), width, height)
 
 
-SCENES: dict[str, Callable[[int, int], str]] = {"stale": _late, "frozen": _frozen}
+_MARKED = [("", "id-first-light"), ("me@gpu-box", "id-cartpole")]
+_DEAD = partial(_two_machines, silence=7, problem="me@gpu-box cannot be reached: Connection refused")
+SCENES: dict[str, Callable[[int, int], str]] = {
+    "stale": _late,
+    "frozen": _frozen,
+    "runs-marked": partial(_draw_runs, _two_machines, _MARKED),
+    "runs-dead-machine": partial(_draw_runs, _DEAD, []),
+}
 for _name in FRAMES:
     SCENES[_name] = partial(_draw_frame, _name)
 SHOWN = (*VIEWS, "decisions", "drift", "log", "commands")

@@ -137,12 +137,12 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "box"
     make_run(home, "alpha")
     row = {"name": "alpha", "id": "7f3a", "live": False, "state": "DIED"}
-    (home / "list").write_text(json.dumps([row]))
+    (home / "list").write_text(json.dumps({"runs": [row]}) + "\n")
     script = tmp_path / "bin" / "ssh"
     script.parent.mkdir()
     script.write_text(
         "#!/bin/sh\n"
-        f'case "$*" in *" list --all --json") cat {home}/list ;;\n'
+        f'case "$*" in *" list --all --json --follow") cat {home}/list ;;\n'
         f'*" replay --json -- alpha") cat {home}/runs/alpha/events.jsonl || exit 10 ;;\n'
         "*) echo [] ;; esac\n"
     )

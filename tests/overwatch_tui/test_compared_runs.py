@@ -5,17 +5,29 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
+from textual.pilot import Pilot
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
 from esper_overwatch.overwatch_tui.cli import main
 from esper_overwatch.overwatch_tui.model.courses import Shifted
+from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 from esper_overwatch.overwatch_tui.model.time_series import SECOND, History
-from esper_overwatch.overwatch_tui.source.compared_runs import ComparedRuns, JournalCurves, open_compared
-from esper_overwatch.overwatch_tui.start import RunChoice
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source.compared_runs import ComparedRuns
+from esper_overwatch.overwatch_tui.source.compared_runs import open_compared as open_runs
+from esper_overwatch.overwatch_tui.source.curve_readers import JournalCurves
+from esper_overwatch.overwatch_tui.source.feed import NoFeed
+from esper_overwatch.overwatch_tui.source.run_list import LocalMachine, RunList
+from esper_overwatch.overwatch_tui.start import RunChoice, find_named
+from esper_overwatch.protocol.codec.json_lines import decode_line
 from esper_overwatch.protocol.errors import EsperError, RunNotFound
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.runs import RunFolder
@@ -24,6 +36,7 @@ from tests.overwatch_tui.runs import PUBLISHED
 from . import journal
 from .harness import events, in_loop, session, state
 from .test_app import LARGE, do, press, shown
+from .test_runs import text_of
 
 HOUR = 3_600 * SECOND
 
@@ -42,8 +55,16 @@ def make(name: str, *, begin: int = journal.START, rounds: int = 6) -> Path:
         return folder.events
 
 
+def open_compared(name: str, others: Sequence[str]) -> ComparedRuns:
+    return open_runs(find_named([name, *others], daemon=None, thin=None))
+
+
+def others_of(compared: ComparedRuns) -> list[JournalCurves]:
+    return [other for other in compared.others if isinstance(other, JournalCurves)]
+
+
 def read_all(compared: ComparedRuns) -> None:
-    while not all(other.is_over or (other._events is None and other._after) for other in compared.others):
+    while not all(other.is_over or (other._events is None and other._after) for other in others_of(compared)):
         compared.step(10.0)
 
 
@@ -60,8 +81,8 @@ def test_curves_are_those_that_the_terminal_itself_folds() -> None:
     make("beta", begin=journal.START - HOUR)
     compared = open_compared("alpha", ["beta"])
     read_all(compared)
-    (other,) = compared.others
-    assert compared.begin - other.run.begin == HOUR
+    (other,) = others_of(compared)
+    assert compared.watched.begin - other.run.begin == HOUR
     mine, theirs = state().curves.get("accuracy/7"), other.run.curves.get("accuracy/7")
     assert mine is not None
     assert theirs is not None
@@ -74,7 +95,7 @@ def test_what_a_live_journal_gets_is_read_once() -> None:
     make("beta")
     compared = open_compared("beta", ["alpha"])
     read_all(compared)
-    (other,) = compared.others
+    (other,) = others_of(compared)
     before = dict(other._after)
     longer = journal.Run(rounds=2)
     longer.make()
@@ -101,9 +122,20 @@ def test_journal_that_vanishes_is_told_others_are_read() -> None:
     assert compared.take_notice().startswith("beta is no longer read: cannot read the journal")
     assert compared.take_notice() == ""
     assert compared.others[1].run.curves.get("accuracy/7") is not None
-    compared.others[0]._again_at = 0.0
+    others_of(compared)[0]._again_at = 0.0
     compared.step(1.0)
     assert compared.take_notice() == "", "told once"
+
+
+async def wait_until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
+    end = time.monotonic() + 300
+    while not holds():
+        assert time.monotonic() < end, text_of(pilot.app)  # type: ignore[arg-type]
+        await pilot.pause(0.05)
+
+
+def key_of(choice: RunChoice, name: str) -> tuple[str, str]:
+    return next((machine.host, run.id) for machine, run in choice.runs.entries if run.name == name)
 
 
 def compared_app(*others: str) -> OverwatchApp:
@@ -122,7 +154,7 @@ async def test_runs_are_told_by_letter_colour_and_value() -> None:
         await do(pilot, "glyphs ascii")
         await press(pilot, "3", "enter")
         text = shown(app, "box-pins")
-        assert re.search(r" a digits-7f3a +b beta", text)
+        assert re.search(r" a alpha +b beta", text)
         assert "over runs" in text
         rows = [line[7:] for line in text.splitlines()[3:-1]]
         drawn = "".join(rows)
@@ -133,7 +165,7 @@ async def test_runs_are_told_by_letter_colour_and_value() -> None:
         assert "rounds" in shown(app, "box-pins")
         await do(pilot, "axis")
         text = shown(app, "box-pins")
-        assert "by the time since each began" in text
+        assert "since begin" in text
         assert "".join(line[7:] for line in text.splitlines()[3:-1]).count("b") > 5
         await do(pilot, "overlay", "overlay", "overlay")
         assert "over quantiles" in shown(app, "box-pins")
@@ -163,10 +195,11 @@ def test_wrong_names_end_in_one_line() -> None:
         open_compared("alpha", ["beta", "alpha"])
     with pytest.raises(EsperError, match="at most 6"):
         open_compared("alpha", [f"run{i}" for i in range(6)])
-    for arguments in (("tcp://127.0.0.1:1", "beta"), ("a", "b", "--ssh", "c")):
-        result = CliRunner().invoke(main, arguments)
-        assert result.exit_code == 2
-        assert "leave out" in result.output
+    result = CliRunner().invoke(main, ("tcp://127.0.0.1:1", "beta"))
+    assert result.exit_code == 2
+    assert "leave out" in result.output
+    with pytest.raises(RunNotFound, match="names no run"):
+        open_compared("alpha", ["ssh://box"])
 
 
 def test_a_damaged_journal_leaves_a_hole() -> None:
@@ -176,8 +209,7 @@ def test_a_damaged_journal_leaves_a_hole() -> None:
     path.write_bytes(b"".join([*lines[:5], b"\xff not a line\n", *lines[6:]]))
     compared = open_compared("beta", ["alpha"])
     read_all(compared)
-    (other,) = compared.others
-    assert isinstance(other, JournalCurves)
+    (other,) = others_of(compared)
     assert other.run.curves.get("accuracy/3") is not None
 
 
@@ -188,8 +220,8 @@ async def test_compared_run_that_is_deleted_is_said() -> None:
     app = compared_app("beta")
     async with app.run_test(size=LARGE) as pilot:
         shutil.rmtree(gone.parent)
-        app.choice.compared.others[0]._again_at = 0.0
-        app._read_others()
+        others_of(app.choice.compared)[0]._again_at = 0.0
+        app._read_compared()
         await pilot.pause()
         assert "beta is no longer read" in shown(app)
 
@@ -212,3 +244,63 @@ def test_once_prints_what_differs_and_last_values() -> None:
     found = json.loads(CliRunner().invoke(main, ["slow", "other", "--once", "--json"]).output)
     assert found["options"] == {"net.rate": ["0.1", "0.2"]}
     assert "all agree" in CliRunner().invoke(main, ["slow", "fast", "--once"]).output
+
+
+@in_loop
+async def test_marked_runs_of_the_list_are_compared() -> None:
+    make("alpha")
+    make("beta", begin=journal.START - HOUR, rounds=3)
+    make("gamma")
+    choice = RunChoice(RunList([LocalMachine()]), is_start=True)
+    app = OverwatchApp(Session(NoFeed(), ViewState()), choice=choice)
+    async with app.run_test(size=LARGE) as pilot:
+        await wait_until(pilot, lambda: "gamma" in text_of(app))
+        await press(pilot, "c")
+        assert "Space marks a run" in text_of(app)
+        choice.view.select("runs", key_of(choice, "beta"))
+        await press(pilot, "space")
+        choice.view.select("runs", key_of(choice, "gamma"))
+        await press(pilot, "space", "space")
+        choice.view.select("runs", key_of(choice, "alpha"))
+        await press(pilot, "space")
+        assert [line[2:].split()[:2] for line in text_of(app).split("\n")[3:6]].count(["a", "beta"]) == 1
+        await press(pilot, "c")
+        await wait_until(pilot, lambda: re.search(r"steps +72 +144", shown(app, "box-pins")))
+        text = shown(app, "box-pins")
+        assert re.search(r"by epoch +a beta +b alpha", text)
+        assert re.search(r"return.mean +[\d.]+ +[\d.]+", text)
+        assert "gamma" not in text
+        assert "return of a round" in text
+        await press(pilot, "escape", "R")
+        assert "b alpha" in text_of(app), "the marks stay"
+        await press(pilot, "enter")
+        assert not choice.compared.others, "one that is opened is alone"
+        assert app.session.view.charts.overlay == "off"
+
+
+def test_configuration_that_a_loop_has_changed_is_compared() -> None:
+    run = ComparedRun("a", "x", journal.START)
+    made = journal.Run()
+    made.emit(ev.RunStarted(**PUBLISHED | {"config": {"rate": 0.1}}))
+    made.emit(ev.RunConfigured(config={"rate": 0.2}))
+    for line in made.lines:
+        run.fold(decode_line(line))
+    assert run.config == {"rate": 0.2}
+
+
+@in_loop
+async def test_watched_run_that_was_joined_late_is_read_whole() -> None:
+    make("alpha")
+    make("beta")
+    late = [event for event in events() if event.ctx.round >= 6]
+    found = [
+        (machine, replace(run, live=True))
+        for machine, run in find_named(["alpha", "beta"], daemon=None, thin=None)
+    ]
+    choice = RunChoice(compared=open_runs(found))
+    app = OverwatchApp(session(late), choice=choice)
+    async with app.run_test(size=LARGE) as pilot:
+        read_all(choice.compared)
+        await press(pilot, "3", "enter")
+        assert "150 epochs" in shown(app, "box-pins"), "from the first one on"
+        assert re.search(r"steps +144 +144", shown(app, "box-pins"))

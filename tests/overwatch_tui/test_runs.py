@@ -97,7 +97,7 @@ def test_machines_are_named_and_their_problems_told() -> None:
     assert "!!  crate  cannot be reached: no route" in text
 
 
-def test_machine_that_died_is_marked_with_the_age_of_its_runs() -> None:
+def test_machine_that_died_is_marked_with_its_age() -> None:
     one = FakeMachine([listed("alpha"), listed("beta", "STOPPED")], host="box", silence=7)
     text = drawn(RunList([one]))
     assert "!!  box  last heard 7s ago  does not answer" in text
