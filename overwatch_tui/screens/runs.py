@@ -57,7 +57,7 @@ class RunsScreen(Screen[None], inherit_bindings=False):
         Binding("enter", "open", id="enter"),
         Binding("escape", "back", id="step_back"),
         Binding("R", "back", id="runs"),
-        Binding("space", "mark", id="freeze"),
+        Binding("space", "mark"),
         Binding("c", "compare"),
         Binding("slash", "filter", id="filter"),
         Binding("question_mark,f1", "app.help", id="help"),

@@ -33,6 +33,8 @@ LOCAL_SECONDS = 2.0
 """Time from a look at this machine's runs to the next one."""
 SILENT_SECONDS = 2.5
 """After so long without a word, which `list --follow` sends each second, a machine does not answer."""
+GIVE_UP_SECONDS = 20.0
+"""After so long without a word it is connected anew: a shared connection (`ControlMaster`) may hang on."""
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0)
 """Time to the next connection after the first, second, ... that failed or broke."""
 PATIENCE_SECONDS = 90.0
@@ -252,6 +254,8 @@ class RemoteMachine:
         if has_ended and not lines:
             listing.check()
             raise TunnelError(f"{self.host}: esper-daemon list has ended")
+        if self._known is not None and time.monotonic() - self._heard_at > GIVE_UP_SECONDS:
+            raise TunnelError(f"{self.host} does not answer")
         return has_news
 
     def _take(self, line: bytes) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,8 +42,8 @@ def machines() -> Iterator[tuple[Machine, Machine]]:
             f"  UserKnownHostsFile {folders[1]}/known"
         )
         yield box, crate
-    for folder in folders:
-        shutil.rmtree(folder)
+    for machine in (box, crate):
+        machine.remove()
 
 
 @pytest.fixture

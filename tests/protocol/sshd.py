@@ -129,6 +129,11 @@ class Machine:
             process.kill()
         self._sshd = None
 
+    def remove(self) -> None:
+        """Delete its files, once the commands that it still runs have seen that nobody reads them."""
+        while self._folder.exists():
+            shutil.rmtree(self._folder, ignore_errors=True)
+
     def freeze(self) -> None:
         """Stop it in the middle: what is connected stays so and hears nothing more."""
         assert self._sshd is not None

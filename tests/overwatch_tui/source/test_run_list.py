@@ -30,14 +30,15 @@ def box(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setenv("PATH", f"{machine.client}:{os.environ['PATH']}")
     with machine:
         yield machine
-    shutil.rmtree(folder)
+    machine.remove()
 
 
 def test_machine_that_freezes_or_dies_is_told_and_comes_back(
     box: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert BEAT_SECONDS < SILENT_SECONDS < 3.0 - POLL_SECONDS, "who dies is marked within 3 s"
-    monkeypatch.setattr(run_list, "SILENT_SECONDS", 20.0)  # a busy machine is not a dead one
+    monkeypatch.setattr(run_list, "SILENT_SECONDS", 10.0)  # a busy machine is not a dead one
+    monkeypatch.setattr(run_list, "GIVE_UP_SECONDS", 15.0)
     make_run(box.home, "alpha", exit_code=0)
     there = RemoteMachine(parse_ssh_address("ssh://box"))
     runs = RunList([there])
@@ -55,7 +56,8 @@ def test_machine_that_freezes_or_dies_is_told_and_comes_back(
 
         box.freeze()
         until(lambda: runs.poll() and there.silence is not None)
-        assert names() == ["beta"], "what was known of it stays"
+        assert (names(), there.problem) == (["beta"], ""), "what was known of it stays"
+        until(lambda: runs.poll() and there.problem == "box does not answer")
         box.thaw()
         until(lambda: runs.poll() and there.silence is None)
 
