@@ -1,7 +1,7 @@
 """A round on the simulated CUDA device, counted: `python -m tests.gpu.simulator LIBRARY [KEY=VALUE …]`.
 
-With `--faults` nothing heeds `record_stream` in epoch 1, nor do streams heed events in epoch 3, which has to
-be found.
+With `--faults` a transfer frees what it copies too early in epoch 1, and streams do not heed events in epoch
+3, which has to be found.
 
 A run on the CPU comes first and gives the frames that the epochs' transfers return, so that seeds are born
 and blend as in a real run. Then the same trainer plays and learns with fake tensors of device cuda:0: every
@@ -92,7 +92,7 @@ class Sections:
     def _enter(self, section: str) -> None:
         assert self.calls is not None
         self.calls.section, order = section, self.calls.order
-        order.heeds_records = not (self._faults and section == "epoch 1")
+        order.keeps_sources = not (self._faults and section == "epoch 1")
         order.heeds_waits = not (self._faults and section == "epoch 3")
 
     def on_epoch_begin(self, epoch: int, epochs: int) -> None: ...
@@ -130,7 +130,10 @@ class FakeTransfer(Transfer):
         if not aside:
             return super()._copy(rows, packed, aside=False)
         with self._order.span(f"{self._order.section} telemetry", self._side):
-            return super()._copy(rows, packed, aside=True)
+            shipment = super()._copy(rows, packed, aside=True)
+        if not self._order.keeps_sources:
+            shipment._source = None
+        return shipment
 
     def _unpack(self, shipment: Shipment) -> HostFrame:
         known, shapes = self._frames[self._next], {c.name: c.shape for c in shipment.columns}
@@ -228,7 +231,6 @@ def _patch_streams(order: StreamOrder) -> None:
     torch.cuda.stream = order.on
     torch.cuda.current_stream = lambda device=None: order.current
     torch.cuda.default_stream = lambda device=None: order.default
-    FakeTensor.record_stream = lambda tensor, stream: order.record_stream(tensor, stream)
 
 
 def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:

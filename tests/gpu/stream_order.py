@@ -4,7 +4,7 @@ Each stream has a clock, and so has the host; an event is a copy of one, and who
 (vector clocks: Mattern, "Virtual Time and Global States of Distributed Systems", 1989). Two operations that
 touch the same bytes, one of them writing, must be ordered by these clocks, whatever the order in which they
 were issued. Memory goes back to the stream that it was allocated on: what other streams do with it must be
-done before that stream issues its next operation, or be told by `record_stream`, as torch's allocator asks.
+done before that stream issues its next operation.
 """
 
 from __future__ import annotations
@@ -106,8 +106,6 @@ class _Memory:
     reads: dict[tuple[int, int, int], Access] = field(default_factory=dict)
     """By first byte, end and agent the last one."""
     writes: dict[tuple[int, int, int], Access] = field(default_factory=dict)
-    recorded: set[int] = field(default_factory=set)
-    """Streams that `record_stream` has told of."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,7 @@ class StreamOrder:
         on_wait: called when the host waits for a stream or an event.
         spans: by name, see `span`.
         heeds_waits: False = streams do not wait for events: a fault, for tests.
-        heeds_records: False = `record_stream` does nothing: likewise.
+        keeps_sources: False = a transfer frees what it copies before it has arrived: likewise.
     """
 
     def __init__(self, device: Any) -> None:
@@ -166,7 +164,7 @@ class StreamOrder:
         self.races: dict[str, list[str]] = {}
         self.on_wait: Callable[[], None] = lambda: None
         self.spans: dict[str, Span] = {}
-        self.heeds_waits = self.heeds_records = True
+        self.heeds_waits = self.keeps_sources = True
         self._open: list[Span] = []
         self._memories: dict[int, _Memory] = {}
         self._foreign: dict[int, _Memory] = {}
@@ -217,11 +215,6 @@ class StreamOrder:
     def is_known(self, tensor: Tensor) -> bool:
         """Whether an operation of the device has touched its memory."""
         return tensor.untyped_storage()._cdata in self._memories
-
-    def record_stream(self, tensor: Tensor, stream: Stream) -> None:
-        """Stands for Tensor.record_stream."""
-        if self.heeds_records:
-            self.memory(tensor).recorded.add(stream.number)
 
     def issue(self, what: str, touched: Sequence[Touched]) -> None:
         """An operation on the current stream."""
@@ -299,7 +292,7 @@ class StreamOrder:
                 continue
             del self._foreign[key]
             for other in (*memory.reads.values(), *memory.writes.values()):
-                if other.agent not in memory.recorded and not _is_known(other, stream.clock):
+                if not _is_known(other, stream.clock):
                     self._tell(f"the memory of {other.what} is free for others before it is done")
 
     def _tell(self, race: str) -> None:

@@ -37,8 +37,8 @@ MAX_CHUNK_BYTES = 4 << 20
 MAX_CHUNK_SHARE = 64
 """On a GPU, whose host pays for each pass, so much of its memory: one part in 64, of 80 GB 1.25 GB."""
 MAX_CALIBRATION_BYTES = 64 << 20
-"""Bytes of the widest activation when statistics of coalitions are measured, which takes whole batches at a
-time: more coalitions than fit are measured some hosts after the others."""
+"""On a CPU, bytes of the widest activation when statistics of coalitions are measured, which takes whole
+batches at a time: more coalitions than fit are measured some hosts after the others."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,10 @@ class Validation:
 
     def __init__(self, model: HostModel, pool: SeedPool, device: torch.device, *, is_shared: bool) -> None:
         self._model, self._pool, self._is_shared = model, pool, is_shared
-        self._max_chunk_bytes = (
-            MAX_CHUNK_BYTES if device.type == "cpu" else device_memory_bytes(device) // MAX_CHUNK_SHARE
-        )
+        self._max_chunk_bytes, self._max_calibration_bytes = MAX_CHUNK_BYTES, MAX_CALIBRATION_BYTES
+        if device.type != "cpu":
+            share = device_memory_bytes(device) // MAX_CHUNK_SHARE
+            self._max_chunk_bytes = self._max_calibration_bytes = share
         self._n = 0
         self._columns: list[SlotColumns] = []
         self._plain: CoalitionPass | None = None
@@ -187,7 +188,7 @@ class Validation:
             yield order
             return
         batch, itemsize = inputs[0].shape[0], self._columns[0].alpha.element_size()
-        rows = max(1, MAX_CALIBRATION_BYTES // (batch * self._model.widest * itemsize))
+        rows = max(1, self._max_calibration_bytes // (batch * self._model.widest * itemsize))
         _, counts = np.unique(wanted.owners, return_counts=True)
         start = stop = 0
         for count in counts.tolist():

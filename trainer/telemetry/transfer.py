@@ -57,12 +57,17 @@ class Shipment:
     """Columns on their way to the host.
 
     Args:
+        source: the same bytes on their device, kept until they have arrived: told by `record_stream`, the
+            allocator would not take them back while a capture is under way, nor after one that failed.
         landing: where they are packed as bytes, on the host.
         arrived: when they are there; None = they are.
     """
 
-    def __init__(self, columns: list[_Column], landing: Tensor, arrived: torch.cuda.Event | None) -> None:
+    def __init__(
+        self, columns: list[_Column], source: Tensor, landing: Tensor, arrived: torch.cuda.Event | None
+    ) -> None:
         self.columns = columns
+        self._source: Tensor | None = source
         self._landing, self._arrived = landing, arrived
         self._bytes: Tensor | None = landing if arrived is None else None
 
@@ -78,6 +83,7 @@ class Shipment:
         """Take what has arrived into memory of its own: the pinned memory is free from then on."""
         if self._bytes is None:
             self._bytes = self._landing.clone()
+        self._source = None
         return self._bytes
 
     @property
@@ -140,7 +146,7 @@ class Transfer:
         order = [name for names in by_dtype.values() for name in names]
         rows = [_Column(name, tuple(columns[name].shape), columns[name].dtype) for name in order]
         if packed.device.type != "cuda":
-            return Shipment(rows, packed, None)
+            return Shipment(rows, packed, packed, None)
         return self._copy(rows, packed, aside=aside)
 
     def _copy(self, rows: list[_Column], packed: Tensor, *, aside: bool) -> Shipment:
@@ -151,14 +157,13 @@ class Transfer:
                 self._side = torch.cuda.Stream(packed.device)  # type: ignore[no-untyped-call]
             stream = self._side
             stream.wait_stream(here)
-            packed.record_stream(stream)
         slot = self._free_slot(len(packed))
         landing = slot.memory[: len(packed)]
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             landing.copy_(packed, non_blocking=True)
             arrived.record(stream)
-        slot.shipment = Shipment(rows, landing, arrived)
+        slot.shipment = Shipment(rows, packed, landing, arrived)
         return slot.shipment
 
     def _free_slot(self, size: int) -> _Slot:
