@@ -16,6 +16,7 @@ import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -46,10 +47,17 @@ Replay = Callable[[], None]
 
 @dataclass
 class GraphMemory:
-    """Memory that the graphs of one program share, of which one runs at a time."""
+    """Memory of graphs of which one runs at a time: those of a program, or of several on one stream."""
 
     pool: Any = None
     """Torch's handle of it, once there is a graph."""
+    num_graphs: int = 0
+
+    def release(self, graphs: int) -> None:
+        """So many graphs are gone; torch frees a pool that none uses."""
+        self.num_graphs -= graphs
+        if not self.num_graphs:
+            self.pool = None
 
 
 Capture = Callable[[Callable[[], Any], Callable[[], Any], GraphMemory], tuple[Replay, Any]]
@@ -102,6 +110,7 @@ class CudaGraphs:
 
     def __init__(self, *, on: bool, capture: Capture = capture_cuda) -> None:
         self.on, self._capture = on, capture
+        self._shared: GraphMemory | None = None
         self.failure = ""
         self.programs: dict[str, CudaGraphProgram[Any, Any]] = {}
 
@@ -110,6 +119,13 @@ class CudaGraphs:
         trial = CudaGraphs(on=self.on, capture=self._capture)
         trial.failure = self.failure
         return trial
+
+    @contextmanager
+    def sharing_memory(self) -> Iterator[None]:
+        """Let the programs that are wrapped in the body share their memory: they never run at once."""
+        self._shared = GraphMemory()
+        yield
+        self._shared = None
 
     def wrap(
         self,
@@ -135,7 +151,8 @@ class CudaGraphs:
         if not self.on:
             return function
         check = partial(first_mismatch, tolerance=tolerance, count_tolerance=count_tolerance)
-        program = CudaGraphProgram(name, function, self, check, changes, in_place, lends=lends)
+        memory = self._shared or GraphMemory()
+        program = CudaGraphProgram(name, function, self, check, memory, changes, in_place, lends=lends)
         self.programs[name] = program
         return program
 
@@ -196,6 +213,7 @@ class CudaGraphProgram(Generic[P, R]):
         function: Callable[P, R],
         owner: CudaGraphs,
         check: Check,
+        memory: GraphMemory,
         changes: Changes = tuple,
         in_place: Collection[int] = (),
         *,
@@ -205,7 +223,7 @@ class CudaGraphProgram(Generic[P, R]):
         self._function, self._owner, self._check = function, owner, check
         self._changes, self._in_place, self._lends = changes, in_place, lends
         self._graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
-        self._memory = GraphMemory()
+        self._memory = memory
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         assert not kwargs, "graphs take positional arguments"
@@ -264,9 +282,11 @@ class CudaGraphProgram(Generic[P, R]):
         if captured is None:
             return expected
         inputs = self._inputs(mine)
+        self._memory.num_graphs += 1
         graph = self._graphs[key] = _Graph(inputs, *captured, mine)
         if len(self._graphs) > MAX_CACHED_GRAPHS:
             self._graphs.popitem(last=False)
+            self._memory.release(1)
         return self._checked(graph, inputs, expected, before)
 
     def _captured(self, work: Callable[[], R], warm_up: Callable[[], None]) -> tuple[Replay, R] | None:
@@ -288,8 +308,9 @@ class CudaGraphProgram(Generic[P, R]):
         return captured
 
     def _drop_graphs(self) -> None:
+        count = len(self._graphs)
         self._graphs.clear()
-        self._memory = GraphMemory()  # torch frees a pool that no graph uses
+        self._memory.release(count)
 
     def _checked(self, graph: _Graph, inputs: list[Tensor], expected: R, before: list[Tensor]) -> R:
         """Compare a replay with the uncaptured result, which is returned and stays in force.

@@ -325,11 +325,16 @@ def create_population(
             native_convolution.absence(),
         )
         execution = structs.replace(execution, convolution="grouped")
-    size = execution.group_size
+    size, is_serial = execution.group_size, False
     while True:
-        population = _tried(config, data, device, structs.replace(execution, group_size=size), first_env)
+        chosen = structs.replace(execution, group_size=size)
+        population = _tried(config, data, device, chosen, first_env, is_serial=is_serial)
         if population is not None:
             break
+        if device.type == "cuda" and not is_serial and size < config.envs.count:
+            is_serial = True  # one group's memory goes to the next, and results stay those of this size
+            continue
+        is_serial = True
         if size == 1:
             raise DoesNotFit(
                 f"{config.envs.count} hosts do not fit into the memory of {device}, not even one at a time: "
@@ -347,12 +352,14 @@ def create_population(
 
 
 def _tried(
-    config: Config, data: Task, device: torch.device, execution: Execution, first_env: int
+    config: Config, data: Task, device: torch.device, execution: Execution, first_env: int, *, is_serial: bool
 ) -> Population | None:
     """A population that has made a step, or None where memory ran out."""
     population = reserve = None
     try:
-        population = Population(config, data, device, execution=execution, first_env=first_env)
+        population = Population(
+            config, data, device, execution=execution, first_env=first_env, is_serial=is_serial
+        )
         reserve = torch.empty(RESERVED_BYTES, dtype=torch.uint8, device=device)
         population.warm_up_memory()
         return population

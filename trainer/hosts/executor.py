@@ -1,6 +1,7 @@
 """Executes the work of host groups: on worker threads of a CPU, or each on its own stream of a GPU.
 
-On a GPU one thread issues the work of all groups; what one group's stream computes overlaps with the others'.
+On a GPU one thread issues the work of all groups; what one group's stream computes overlaps with the others',
+unless they run one after another on one stream, where memory is short: it goes from one to the next.
 A stream begins when all that was issued before is done, and what is issued afterwards waits for all streams,
 so that memory never passes from one stream to another in use.
 """
@@ -23,19 +24,22 @@ class GroupExecutor:
 
     Args:
         threads: at most, on a CPU.
+        is_serial: on a GPU all groups share one stream.
 
     Attributes:
         num_parallel: groups that run at once.
     """
 
-    def __init__(self, groups: int, threads: int, device: torch.device) -> None:
-        self.groups, self._device = groups, device
+    def __init__(self, groups: int, threads: int, device: torch.device, *, is_serial: bool = False) -> None:
+        self.groups, self._device, self.is_serial = groups, device, is_serial
         cuda = device.type == "cuda"
         if not cuda:
             keep_freed_memory()
-        self.num_parallel = groups if cuda else min(threads, groups)
+        self.num_parallel = min(threads, groups)
+        if cuda:
+            self.num_parallel = 1 if is_serial else groups
         self._streams: list[torch.cuda.Stream] = []
-        if cuda and groups > 1:
+        if cuda and self.num_parallel > 1:
             self._streams = [torch.cuda.Stream(device) for _ in range(groups)]  # type: ignore[no-untyped-call]
         self._workers = (
             None if cuda else ThreadPoolExecutor(self.num_parallel, "hosts", lambda: torch.set_num_threads(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -96,6 +97,7 @@ class Population:
         first_env: global index of the first env.
         dtype: of weights and activations.
         execution: how; by default as configured, without a measurement.
+        is_serial: the groups are small since memory is short, and share that of one stream of a GPU.
 
     Raises:
         PluginError: a package's blueprint cannot be used.
@@ -111,6 +113,7 @@ class Population:
         first_env: int = 0,
         dtype: torch.dtype = torch.float32,
         execution: Execution | None = None,
+        is_serial: bool = False,
     ) -> None:
         device = torch.device(device)
         self.execution = (execution or Execution.as_configured(config)).obeying(config)
@@ -144,7 +147,7 @@ class Population:
             )
             for a, b in self._spans
         ]
-        self._executor = GroupExecutor(len(self.groups), threads, device)
+        self._executor = GroupExecutor(len(self.groups), threads, device, is_serial=is_serial)
         self._topology: Topology | None = None
         self._budget = config.validation.counterfactual_budget
         self._coalitions, self._seed = config.validation.shapley_coalitions, config.seed
@@ -187,8 +190,9 @@ class Population:
 
     def compile(self, compiler: Compiler, graphs: CudaGraphs) -> None:
         """Let the groups train with compiled programs and CUDA graphs."""
-        for group in self.groups:
-            group.compile(compiler, graphs)
+        with graphs.sharing_memory() if self._executor.is_serial else nullcontext():
+            for group in self.groups:
+                group.compile(compiler, graphs)
 
     def warm_up_memory(self) -> None:
         """Step all groups that train at once, with a seed in every slot, to see that memory suffices.

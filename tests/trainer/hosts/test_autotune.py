@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from esper_overwatch.trainer.compute import native_convolution
 from esper_overwatch.trainer.compute import stacked_ops as stacked
 from esper_overwatch.trainer.compute.compiler import Compiler
-from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs, GraphMemory
 from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.config.load import ConfigError
-from esper_overwatch.trainer.hosts import precision
+from esper_overwatch.trainer.hosts import autotune, precision
 from esper_overwatch.trainer.hosts.autotune import (
     StepTimer,
     candidate_sizes,
@@ -121,6 +121,36 @@ def test_without_a_compiled_kernel_torch_convolves_and_it_is_said(
     assert population.execution.convolution == "grouped"
     assert ["with other last bits" in message for message in caplog.messages] == [True]
     population.close()
+
+
+def test_groups_share_a_streams_memory_before_they_become_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[int, bool]] = []
+
+    def attempt(*arguments: Any, is_serial: bool) -> Any:
+        tried.append((arguments[3].group_size, is_serial))
+        return object() if tried[-1] == (2, True) else None
+
+    monkeypatch.setattr(autotune, "_tried", attempt)
+    made = create_population(config(8), tiny(), torch.device("cuda"), Execution(group_size=4))
+    assert made is not None
+    assert tried == [(4, False), (4, True), (2, True)]
+
+
+def test_programs_of_one_stream_share_the_memory_of_graphs() -> None:
+    seen: list[GraphMemory] = []
+
+    def capture(work: Callable[[], Any], warm_up: object, memory: GraphMemory) -> Any:
+        seen.append(memory)
+        return record(work)
+
+    graphs = CudaGraphs(on=True, capture=capture)
+    made = Population(config(4, envs__group_size=2, envs__plan="masked"), tiny(), CPU, is_serial=True)
+    made.compile(Compiler("off", CPU), graphs)
+    plant(made, rows(every_state(), [3, 4, 5, 6]))
+    made.run_epoch(1, 0)
+    assert len(seen) > 6
+    assert len({id(memory) for memory in seen}) == 1
+    assert seen[0].num_graphs == len(seen)
 
 
 def test_larger_size_wins_ties_and_abandoned_ones_are_not_measured() -> None:
