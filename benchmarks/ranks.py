@@ -146,7 +146,7 @@ def exchange(rank: int, size: int, port: int, message: bytes, results: mp.Simple
         lambda: pass_boundary(group.gather_bytes), lambda: pass_boundary(group.all_gather_bytes)
     )
     sums = torch.tensor(seconds)
-    group.all_reduce_([sums])
+    group.all_reduce_(sums)
     if rank == 0:
         results.put([*seconds, *sums.tolist()])
     group.leave()

@@ -83,6 +83,7 @@ class Trainer(Episodes):
         compiled = self.compiler.wrap("the advantages", advantages, loops=True)
         self._advantages = self.graphs.wrap("the advantages", compiled)
         self.best_return = -math.inf
+        self._whole: Rollout | None = None
 
     def run(self, hooks: Hooks) -> None:
         """Train round after round for as long as the hooks want another."""
@@ -92,7 +93,8 @@ class Trainer(Episodes):
 
     def end_round(self, hooks: Hooks) -> None:
         """Learn from the episode that was played, test the hosts, judge the policy."""
-        rollout = self.rollout.all_gather(self.process_group)
+        # Graphs of the update know it by its memory.
+        self._whole = rollout = self.rollout.all_gather(self.process_group, self._whole)
         update = self.learn(rollout, hooks)
         columns = self.test(hooks)
         self.epoch = 0

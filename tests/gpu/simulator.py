@@ -1,7 +1,7 @@
 """A round on the simulated CUDA device, counted: `python -m tests.gpu.simulator LIBRARY [KEY=VALUE …]`.
 
 With `--faults` a transfer frees what it copies too early in epoch 1, and streams do not heed events in epoch
-3, which has to be found.
+3, which has to be found. With `--ranks` it is rank 0 of two, and exchanges bring what it has itself.
 
 A run on the CPU comes first and gives the frames that the epochs' transfers return, so that seeds are born
 and blend as in a real run. Then the same trainer plays and learns with fake tensors of device cuda:0: every
@@ -38,6 +38,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from esper_overwatch.trainer import loop
 from esper_overwatch.trainer.compute import cuda_graphs
 from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.data.mixture import Mixture
@@ -146,12 +147,25 @@ class FakeTransfer(Transfer):
         return known
 
 
-def count_round(config: Config, data: Task, *, faults: bool) -> dict[str, Any]:
+class Alone(ProcessGroup):
+    """One of two ranks; the other one is thought to have the same."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 2)
+
+    def all_reduce_(self, tensor: Tensor) -> None:
+        tensor.mul_(2)
+
+    def all_gather(self, tensor: Tensor, dim: int) -> Tensor:
+        return torch.cat([tensor, tensor], dim)
+
+
+def count_round(config: Config, data: Task, world: ProcessGroup, *, faults: bool) -> dict[str, Any]:
     """Play and learn one round of a run; see the module."""
     device, execution = torch.device("cuda", 0), Execution.as_configured(config)
     seen = Sections()
     draws = _record_draws()
-    real = loop.Trainer(config, data, CPU, execution)
+    real = loop.Trainer(config, data, CPU, execution, world)
     real.play(seen)
     real.population.close()
     calls = DeviceCalls(StreamOrder(device))
@@ -162,7 +176,7 @@ def count_round(config: Config, data: Task, *, faults: bool) -> dict[str, Any]:
     known = data.perplexity
     type(data).perplexity = property(lambda self: known)  # type: ignore[misc, assignment]
     with FakeTensorMode(allow_non_fake_inputs=True):
-        trainer = loop.Trainer(config, data.to(device), device, execution)
+        trainer = loop.Trainer(config, data.to(device), device, execution, world)
         trainer.reports.to_host = FakeTransfer(calls.order, seen.frames)
         with calls:
             calls.section = "begin"
@@ -293,7 +307,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     sourced = settings.load_sourced(sets=[word for word in sys.argv[2:] if "=" in word])
     data = load_task(sourced.config.task, CPU)
-    told = count_round(
-        resolve_task_defaults(sourced, data.name, data.kind).config, data, faults="--faults" in sys.argv
-    )
+    config = resolve_task_defaults(sourced, data.name, data.kind).config
+    world = Alone() if "--ranks" in sys.argv else ProcessGroup()
+    told = count_round(config, data, world, faults="--faults" in sys.argv)
     print(json.dumps(told))

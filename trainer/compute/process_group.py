@@ -14,7 +14,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -179,20 +179,11 @@ class ProcessGroup:
             if text and rank != self.rank:
                 raise RanksError(f"rank {rank}: {text.decode()}")
 
-    def all_reduce_(self, tensors: Sequence[Tensor]) -> None:
-        """Add up the ranks' tensors, in place, in one exchange; all of one dtype and device."""
-        self._exchange_(tensors, dist.all_reduce)
-
-    @torch.no_grad()
-    def _exchange_(self, tensors: Sequence[Tensor], collective: Callable[[Tensor], object]) -> None:
-        if self.size == 1:
-            return
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        with self._collective_guard():
-            collective(flat)
-        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-        for tensor, part in zip(tensors, parts, strict=True):
-            tensor.copy_(part.view_as(tensor))
+    def all_reduce_(self, tensor: Tensor) -> None:
+        """Add up the ranks' tensors, in place."""
+        if self.size > 1:
+            with self._collective_guard():
+                dist.all_reduce(tensor)
 
     def all_gather(self, tensor: Tensor, dim: int) -> Tensor:
         """The ranks' tensors side by side along `dim`, on every rank."""

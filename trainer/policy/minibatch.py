@@ -99,6 +99,7 @@ class Minibatch:
         self.moments = [[torch.zeros_like(p.detach()) for p in self._parameters] for _ in range(2)]
         self.moments.append([torch.zeros((), device=network.place.device) for _ in self._parameters])
         self._shapes: dict[str, torch.Size] = {}
+        self._sent: list[torch.Size] = []
         self.early_stop = stop = EarlyStop(network.place.device)
         self._saw_stop = False
         self.is_replayed = graphs is not None and graphs.on
@@ -138,9 +139,9 @@ class Minibatch:
         if self._group.size == 1:
             inputs = advantage, target, coefficients
             return self._program(vars(rollout), self.moments, *inputs, limits, rate, envs)
-        sums = self._share(vars(rollout), advantage, target, coefficients, envs)
-        self._group.all_reduce_(sums)
-        return self._finish(sums, self.moments, limits, rate)
+        flat = self._share(vars(rollout), advantage, target, coefficients, envs)
+        self._group.all_reduce_(flat)
+        return self._finish(flat, self.moments, limits, rate)
 
     def has_stopped(self) -> bool:
         """True if the update has; the host waits for the step, where it did not wait within it."""
@@ -185,17 +186,19 @@ class Minibatch:
         target: Tensor,
         coefficients: Coefficients,
         envs: Tensor,
-    ) -> list[Tensor]:
-        """This rank's part of what `_finish_step` reads."""
+    ) -> Tensor:
+        """This rank's part of the row of numbers that `_finish_step` reads."""
         loss = self._compute_loss(rollout, advantage, target, coefficients, envs)
         gradients = torch.autograd.grad(loss.total, self._parameters, materialize_grads=True)
-        return [*loss.pack(self._group.rank, self._group.size), *gradients]
+        parts = [*loss.pack(self._group.rank, self._group.size), *gradients]
+        self._sent = [part.shape for part in parts]
+        return torch.cat([part.reshape(-1) for part in parts])
 
-    def _finish_step(
-        self, sums: list[Tensor], moments: list[list[Tensor]], limits: Limits, rate: Tensor
-    ) -> Tensor:
-        """The rest of a step, which all ranks do alike; the sums are over the ranks."""
+    def _finish_step(self, flat: Tensor, moments: list[list[Tensor]], limits: Limits, rate: Tensor) -> Tensor:
+        """The rest of a step, which all ranks do alike; the numbers are sums over the ranks."""
         ran, count = ~self.early_stop.stopped, len(self._parameters)
+        parts = torch.split(flat, [shape.numel() for shape in self._sent])
+        sums = [part.view(shape) for part, shape in zip(parts, self._sent, strict=True)]
         whole = Loss.unpack(sums[:-count])
         self.early_stop.judge_kl(whole, limits[0])
         return self._take(whole, sums[-count:], ran, moments, limits, rate)

@@ -112,9 +112,15 @@ class Rollout:
         flat = [rollout.state_dict() for rollout in rollouts]
         return cls.of_state({name: torch.cat([one[name] for one in flat], 1) for name in flat[0]})
 
-    def all_gather(self, group: ProcessGroup) -> Rollout:
-        """The sequences of all ranks' envs, on every rank."""
-        return self if group.size == 1 else self._map(lambda rows: group.all_gather(rows, dim=1))
+    def all_gather(self, group: ProcessGroup, into: Rollout | None = None) -> Rollout:
+        """The sequences of all ranks' envs, on every rank; in new memory, or in that of `into`."""
+        if group.size == 1:
+            return self
+        whole = self._map(lambda rows: group.all_gather(rows, dim=1))
+        if into is None:
+            return whole
+        into.load_state_dict(whole.state_dict())
+        return into
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Rollout:
         parts = {name: change(rows) for name, rows in vars(self).items() if name != "observation"}
