@@ -93,7 +93,10 @@ def install(clone: Path, environment: dict[str, str]) -> None:
     if done.returncode != 0:
         sys.exit(f"{text}\nmake run ended with {done.returncode}")
     print(*(line for line in text.splitlines() if line.startswith("== ")), sep="\n")
-    print(text.partition("first finished round\n")[2])
+    frame = text.partition("first finished round\n")[2]
+    print(frame)
+    if "CRIT" in frame or "esper" not in frame:
+        sys.exit("there is no first frame, or that of a healthy run says CRIT")
     minutes = (time.monotonic() - begin) / 60
     said = subprocess.check_output([clone / ".venv/bin/python", "-c", FOREIGN], text=True, env=environment)
     version, _, foreign = said.partition("\n")
