@@ -124,7 +124,6 @@ def raises():
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))

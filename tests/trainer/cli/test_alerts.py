@@ -36,7 +36,6 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def rules(receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
     path = tmp_path / "alerts.toml"
     path.write_text(RULES.format(address=receiver.address))
     monkeypatch.setenv("ESPER_ALERTS_FILE", str(path))

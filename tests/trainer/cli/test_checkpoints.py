@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.trainer.cli.main import main
 
 
-def test_deleting_prints_json_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
+def test_deleting_prints_json_where_asked() -> None:
     run = RunFolder.claim("alpha")
     run.release()
     run.checkpoints.mkdir(exist_ok=True)

@@ -29,9 +29,8 @@ def call(*words: str) -> Result:
 
 
 @pytest.fixture
-def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def journal(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The journal of the run alpha: two segments, each of many frames, and a hot one."""
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("esper_overwatch.protocol.journal.compactor.FRAME_BYTES", 2_500)
     run = RunFolder.claim("alpha")
     (run.path / "config.json").write_bytes(msgspec.json.encode(Config(episode_epochs=NUM_EPOCHS)))

@@ -13,12 +13,6 @@ from esper_overwatch.trainer.data.generated import GENERATED_TASKS
 from tests.trainer.data import folders
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def call(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(word) for word in arguments])
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner, Result
 
 from esper_overwatch import publish
@@ -16,13 +15,6 @@ from esper_overwatch.trainer.cli.main import main
 from tests.trainer.journals import Told, at, round_finished, started, write_run
 
 CHANGED = ["diff --git a/train.py b/train.py", "--- a/train.py", "+++ b/train.py", "-RATE = 1", "+RATE = 2"]
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return tmp_path
 
 
 def begin(config: dict[str, Any] | None = None, **changes: Any) -> Told:

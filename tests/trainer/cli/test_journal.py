@@ -31,7 +31,6 @@ KEEP_BYTES = 8_000
 def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", tempfile.mkdtemp(prefix="esper-"))
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
     for name in ("viewer", "stranger"):
         make_client(name, server=None, role="viewer")  # type: ignore[arg-type]
     return f"tcp://127.0.0.1:{free_ports(3)}"

@@ -107,9 +107,8 @@ def test_only_one_module_of_the_command_line_prints() -> None:
 
 
 @pytest.fixture
-def hostile_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def hostile_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A run that a client of a hostile name has asked, with and without success."""
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", tempfile.mkdtemp(prefix="esper-"))
     server = Server(RunFolder.claim("alpha"), hello={})
     server.start()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,17 +20,7 @@ from esper_overwatch.trainer.cli.main import main
 
 
 @pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="esper-"))
-    (folder / "run").mkdir(mode=0o700)
-    monkeypatch.setenv("ESPER_HOME", str(folder / "home"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
-    yield folder / "home"
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def run(home: Path) -> Iterator[PublishedRun]:
+def run(short_home: Path) -> Iterator[PublishedRun]:
     with publish("loop", tags=["cleanrl"], config={"lr": 1}) as made:
         yield made
 
@@ -276,7 +264,7 @@ def test_replay_shows_a_traceback_as_lines(run: PublishedRun) -> None:
     assert "torch=" not in shown
 
 
-@pytest.mark.usefixtures("home")
+@pytest.mark.usefixtures("short_home")
 def test_run_that_failed_is_told_alike_everywhere() -> None:
     run = publish("sick")
     run.log(loss=1.0)

@@ -29,7 +29,7 @@ EXAMPLES = re.findall(r"^esper-daemon query my-run (\"[^\"]*\")", PAGE.read_text
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(home: Path) -> Path:
     """A home with the run my-run in it."""
     told = [
         started("b1"),
@@ -51,9 +51,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         stage(at(1, 2, 1), "r0c1", "DORMANT", "GERMINATED", by="operator", seed="s1", command="c1"),
         round_finished(1, 2),
     ]
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
-    write_run(tmp_path, "my-run", told).release()
-    return tmp_path
+    write_run(home, "my-run", told).release()
+    return home
 
 
 def query(*words: str) -> tuple[int, str, str]:

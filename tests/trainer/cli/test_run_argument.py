@@ -172,13 +172,10 @@ def test_a_host_that_cannot_be_reached_is_one_line(box: Path, tmp_path: Path) ->
     assert bad.exit_code == 2
 
 
-def test_the_list_tells_a_client_elsewhere_where_the_sockets_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_tells_a_client_elsewhere_where_the_sockets_are() -> None:
     from esper_overwatch.protocol.runs import RunFolder
     from esper_overwatch.protocol.server.server import Server
 
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
     server = Server(RunFolder.claim("alpha"), hello={})
     server.start()
     try:

@@ -21,16 +21,14 @@ from tests.trainer.journals import round_finished, started, write_run
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(home: Path) -> Path:
     """Three published runs and a training that was killed."""
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     for i, rate in enumerate((0.1, 0.01, 0.001)):
         tags = ["baseline"] if i == 0 else []
         with publish(f"exp-{i}", config={"lr": rate, "opt": {"name": "adam"}}, tags=tags, notes="own") as run:
             run.log({"loss": 1 / (i + 1), "train/acc": float("nan") if i == 2 else i / 2}, step=5)
-    write_run(tmp_path, "digits", [started("b"), round_finished(1, 2)]).release()
-    return tmp_path
+    write_run(home, "digits", [started("b"), round_finished(1, 2)]).release()
+    return home
 
 
 def esper(*words: str) -> Result:

@@ -49,13 +49,6 @@ EMPTY, DEPTHWISE = 0, 1
 SCHEDULES = torch.tensor([[-1, -1, -1], [2, -1, -1]])
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the runs of trainings are."""
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def play(cfg: Config, policy: FrozenPolicy, count: int = 6) -> EpisodeTable:
     held_out = HeldOutHosts(count=count)
     episodes = HeldOutEpisodes(cfg, held_out.load(cfg.task, CPU), held_out, CPU)

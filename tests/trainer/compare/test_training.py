@@ -34,9 +34,10 @@ class FailingRun:
         return f"stopped after round 1 of {rounds}"
 
 
-def test_run_has_the_options_of_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_has_the_options_of_the_comparison(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(training, "TrialRun", FailingRun)
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
     monkeypatch.setenv("ESPER_SEED", "7")
     chosen = settings.load(preset="mixture", sets=["policy.kind=random", "envs.count=8"])
     cfg = configure_training(chosen, seed=2, rounds=5)
@@ -50,4 +51,4 @@ def test_run_has_the_options_of_the_comparison(tmp_path: Path, monkeypatch: pyte
     assert (begun.seed, begun.rounds, begun.envs) == (2, 3, chosen.envs)
     assert all(getattr(begun, section) == getattr(cfg, section) for section in OF_TRAINING)
     assert begun.evaluation.rounds == 0
-    assert environ["ESPER_HOME"] == str(tmp_path)
+    assert environ["ESPER_HOME"] == str(home)

@@ -172,17 +172,14 @@ def test_no_other_option_takes_any_words() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", mostly_nightly(FREE_TEXT, "task.dataset", "policy.file"))
-def test_nonsense_words_end_a_start_with_one_line(
-    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
+def test_nonsense_words_end_a_start_with_one_line(key: str, home: Path) -> None:
     for value in (value for value in NONSENSE if value not in ("", "[]")):
         sets = [word for item in (*FREE_TEXT[key], f"{key}={value}") for word in ("--set", item)]
         refused = CliRunner().invoke(main, ["start", "--device", "cpu", *sets])
         assert refused.exit_code == 9, (value, refused.output)
         assert len(refused.stderr.splitlines()) == 1, refused.stderr
         assert value in refused.stderr
-    assert not list(tmp_path.glob("runs/*"))
+    assert not list(home.glob("runs/*"))
 
 
 def _accepts(*sets: str) -> bool:

@@ -55,11 +55,6 @@ def write_stories(path: Path) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
-
-
 @pytest.mark.parametrize(
     "name", [name if name in ("cifar10", "mixture", "text") else nightly(name) for name in sorted(presets())]
 )

@@ -22,10 +22,9 @@ from esper_overwatch.trainer.policy.saved_policy import PolicyMismatch, SavedPol
     ],
 )
 def test_unfit_policy_is_refused_before_hosts_are_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, reason: str
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, option: str, reason: str
 ) -> None:
     """Before, once all were built and the ways to train them measured, in the run's folder."""
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
     cfg, file = settings.load(), tmp_path / "a.policy"
     agent = Agent(cfg, slots=3, host_parameters=100).state_dict()
     state = {
@@ -41,4 +40,4 @@ def test_unfit_policy_is_refused_before_hosts_are_built(
     sets = [f"policy.file={file}", "device=cpu", option]
     with pytest.raises(PolicyMismatch, match=reason):
         run_daemon(name="bad", resume=None, file=None, sets=sets)
-    assert not (tmp_path / "runs").exists()
+    assert not (home / "runs").exists()

@@ -45,7 +45,6 @@ def test_slow_start_says_what_it_is_doing(
     step: str,
     line: str,
 ) -> None:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(start_progress, "INTERVAL_SECONDS", 0.02)
     slow = Slow(capfd, line)
     monkeypatch.setattr(daemon, step, slow)

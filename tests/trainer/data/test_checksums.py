@@ -25,12 +25,6 @@ assert INSTALLED is not None
 IMAGES = "train-images-idx3-ubyte"
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def flip(path: Path, at: int = -1) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 1

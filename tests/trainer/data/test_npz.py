@@ -19,11 +19,6 @@ BYTES = NOISE.integers(0, 256, (50, 8, 9, 3), dtype=np.uint8)
 LABELS = np.arange(50) % 5
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
-
-
 def saved(folder: Path, **arrays: Any) -> Path:
     path = folder / "mine.npz"
     np.savez_compressed(path, **arrays)

@@ -21,11 +21,6 @@ INSTALLED = KNOWN_DATASETS["fashion-mnist"].folder
 assert INSTALLED is not None
 
 
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
-
-
 def blocks(count: int, part: int, side: int = 16) -> Split:
     """Images whose four quarters of 2x2 blocks are of one grey each, so that averages are known."""
     labels = torch.arange(count) % 3

@@ -20,12 +20,6 @@ INSTALLED = KNOWN_DATASETS["fashion-mnist"].folder
 assert INSTALLED is not None
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 @pytest.mark.parametrize(
     ("form", "folder", "holds"),
     [

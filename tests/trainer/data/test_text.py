@@ -19,11 +19,6 @@ torch.set_num_threads(1)
 LETTERS = "abcdefghij" * 100
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
-
-
 def spelled(text: Text, tokens: torch.Tensor) -> str:
     return "".join("?" if token == UNKNOWN else text.alphabet[token - 1] for token in tokens.tolist())
 

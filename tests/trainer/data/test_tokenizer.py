@@ -34,12 +34,6 @@ BPE = TextOptions("bpe", 400)
 STORY = "Once upon a time there was a little girl named Lily. She liked to play.\n<|endoftext|>\n"
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 @pytest.fixture
 def stories(tmp_path: Path) -> Path:
     """A file in the form of TinyStories."""

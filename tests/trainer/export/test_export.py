@@ -94,11 +94,6 @@ class Written:
         self.run.release()
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
-
-
 def call(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments)
 

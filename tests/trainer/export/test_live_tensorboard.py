@@ -59,9 +59,8 @@ class Growing:
 
 
 @pytest.fixture
-def growing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Growing]:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
-    growing = Growing(tmp_path / "home")
+def growing(home: Path) -> Iterator[Growing]:
+    growing = Growing(home)
     yield growing
     growing.run.release()
 

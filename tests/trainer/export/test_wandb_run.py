@@ -45,10 +45,9 @@ TOLD = [
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+def run(home: Path) -> RunFolder:
     """The ended run alpha: two rounds of three epochs, the second played twice."""
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
-    run = journals.write_run(tmp_path / "home", "alpha", TOLD)
+    run = journals.write_run(home, "alpha", TOLD)
     (run.path / "config.json").write_bytes(msgspec.json.encode(Config(episode_epochs=3)))
     run.release()
     return run
@@ -97,7 +96,6 @@ def test_published_steps_go_back_and_keep_every_value(
     """A loop that validates after it has trained, and whose names are those of a training's columns."""
     for name in ("home", "run"):
         (tmp_path / name).mkdir(mode=0o700)
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     with publish("alpha") as loop:
         for step in range(5):

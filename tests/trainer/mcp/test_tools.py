@@ -43,9 +43,8 @@ def incident(id_: str, *, round_: int, over: bool = False) -> journals.Told:
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(home: Path) -> Path:
     """A home with the ended run alpha."""
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
     told = [
         journals.started("b1"),
         journals.round_started(1),
@@ -57,8 +56,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (ev.Mark(text=EVIL, client="x"), journals.at(1, 3)),
         (ev.RunStopped(reason="stop", exit_code=0, rounds=1), journals.at(1, 3)),
     ]
-    journals.write_run(tmp_path, "alpha", told).release()
-    return tmp_path
+    journals.write_run(home, "alpha", told).release()
+    return home
 
 
 def call(tool: str, *, pinned: str | None = None, control: bool = False, **arguments: Any) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,16 +20,11 @@ def totals() -> RunTotals:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, totals: RunTotals) -> Iterator[Server]:
+def server(short_home: Path, totals: RunTotals) -> Iterator[Server]:
     """Its wire works; what is emitted reaches the totals."""
-    folder = Path(tempfile.mkdtemp(prefix="esper-"))
-    (folder / "run").mkdir(mode=0o700)
-    monkeypatch.setenv("ESPER_HOME", str(folder / "home"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
     server = Server(RunFolder.claim("alpha"), hello={})
     server.observe(totals.observe)
     server.start()
     yield server
     server.close()
     server.run.release()
-    shutil.rmtree(folder)

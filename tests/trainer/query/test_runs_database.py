@@ -21,13 +21,6 @@ from tests.trainer.journals import at, epoch, round_finished, round_started, sta
 VIEWS = ("scalars", "rounds", "seeds", "anomalies")
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return tmp_path
-
-
 def write_trainings(home: Path) -> None:
     """Two trainings, the second of which was resumed and plays a round anew."""
     first = [

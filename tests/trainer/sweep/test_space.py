@@ -128,16 +128,13 @@ def test_missing_file_is_told(tmp_path: Path) -> None:
         ((*SETS, "--name", "a b"), "is not a name for a run"),
     ],
 )
-def test_wrong_call_starts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sets: tuple[str, ...], said: str
-) -> None:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+def test_wrong_call_starts_nothing(tmp_path: Path, home: Path, sets: tuple[str, ...], said: str) -> None:
     file = space_file(tmp_path, "envs.count = {choices = [2, 4]}")
     result = CliRunner().invoke(main, ["sweep", "--space", str(file), *sets])
     assert result.exit_code in (2, 9)
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
-    assert not (tmp_path / "home").exists()
+    assert not home.exists()
 
 
 def test_fixed_options_may_need_what_the_trials_draw(tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from esper_overwatch.protocol.storage.lock import lock_request
 from esper_overwatch.trainer.sweep.trial_run import TrialRun
 
 
-def test_child_that_has_no_lock_yet_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_that_has_no_lock_yet_is_told(tmp_path: Path) -> None:
     """Its parent was killed; it holds its log from the first moment, its folder only once torch is there."""
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
     log = tmp_path / "rates-1.log"
     with log.open("wb") as file:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock_request())
