@@ -22,8 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -39,6 +38,7 @@ from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.data.dataset import Dataset
 from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.hooks import Hooks
 from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.telemetry.stall_counters import StallCounters
@@ -66,14 +66,12 @@ NUM_SEQUENTIAL_EPOCHS = 3
 """Epochs of one module per env, the first one not counted."""
 
 
-class Watch:
-    """Hooks that note when epochs end and count the waits of those that are counted.
+class Watch(Hooks):
+    """Notes when epochs end and counts the waits of those that are counted.
 
     Args:
         rounds: how many to train; the first one is not counted.
     """
-
-    layer_envs = None
 
     def __init__(self, rounds: int, device: torch.device) -> None:
         self.rounds, self.waits = rounds, 0
@@ -89,21 +87,14 @@ class Watch:
         self._stalls.begin_round()
         self._stalls.take(0)
 
-    def passes_epoch_end(self, *_: int) -> bool:
-        self.on_epoch_end()
+    def passes_epoch_end(self, round: int, epoch: int) -> bool:
+        self.on_epoch_end(round, epoch)
         return True
 
-    def on_epoch_end(self, *_: int) -> None:
+    def on_epoch_end(self, round: int, epoch: int) -> None:  # noqa: ARG002
         self.ends[self._round].append(time.perf_counter())
         if self._round > 0:
             self.waits += 1 + (self._stalls.take(0).device_syncs or 0)
-
-    @contextmanager
-    def phase(self, _: str) -> Iterator[None]:
-        yield
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_, **__: None
 
     @property
     def seconds(self) -> float:
@@ -174,8 +165,8 @@ class Tracing(Watch):
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
         self.profile, self.num_epochs = profile(activities=activities), epochs - 2
 
-    def on_epoch_end(self, *_: int) -> None:
-        super().on_epoch_end()
+    def on_epoch_end(self, round: int, epoch: int) -> None:
+        super().on_epoch_end(round, epoch)
         if (self._round, len(self.ends[1])) == (1, 2):
             self.profile.start()
         if (self._round, len(self.ends[1])) == (1, self.num_epochs + 2):

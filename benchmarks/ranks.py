@@ -12,7 +12,7 @@ import socket
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 
 import click
 import msgspec
@@ -25,10 +25,8 @@ from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.compute.process_group import ProcessGroup
 from esper_overwatch.trainer.config.load import load as configured
 from esper_overwatch.trainer.data.registry import load
-from esper_overwatch.trainer.episode_table import PolicyEvaluation
-from esper_overwatch.trainer.hooks import StopRun
+from esper_overwatch.trainer.hooks import Hooks, StopRun
 from esper_overwatch.trainer.loop import Trainer
-from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.ranks import orders
 from esper_overwatch.trainer.ranks.rank_report import RankReport, encode
 from esper_overwatch.trainer.ranks.rank_zero import RankZero
@@ -47,45 +45,27 @@ TARGETS = {"cpu_ms_64": ("<=", 50.0), "cpu_ms_layers_64": ("<=", 250.0)}
 """5 % of an epoch of a second, in which 64 ranks train 256 envs; 25 % where an operator wants all layers."""
 
 
-class FrameHooks:
-    """A `Hooks` that keeps the newest frame of an epoch and stops after two."""
+class FrameHooks(Hooks):
+    """Keeps the newest frame of an epoch and stops after two."""
 
     def __init__(self, layer_envs: torch.Tensor | None) -> None:
-        self.layer_envs = layer_envs
+        self._layer_envs = layer_envs
         self.report = RankReport({})
+
+    @property
+    def layer_envs(self) -> torch.Tensor | None:
+        return self._layer_envs
 
     def wants_round(self, finished: int) -> bool:
         return finished < 1
-
-    def on_round_begin(self, round: int) -> None: ...
-
-    def on_epoch_begin(self, epoch: int, epochs: int) -> None: ...
-
-    def phase(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002
-        return nullcontext()
-
-    def on_phase_times(self, seconds: dict[str, float]) -> None: ...
 
     def on_frame(self, frame: HostFrame, layers: Sequence[str]) -> None:
         self.report = RankReport.of(frame, layers)
         self.report.seconds, self.report.phases = 1.0, dict.fromkeys(PHASES, 0.125)
 
-    def passes_epoch_end(self, round: int, epoch: int) -> bool:  # noqa: ARG002
-        return False
-
-    def on_epoch_passed(self) -> None: ...
-
     def on_epoch_end(self, round: int, epoch: int) -> None:  # noqa: ARG002
         if epoch == 2:
             raise StopRun("enough", checkpoint=False)
-
-    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...
-
-    def on_progress(self, done: int, total: int) -> None: ...
-
-    def on_round_evaluated(
-        self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
-    ) -> None: ...
 
 
 class RecordedGroup(ProcessGroup):

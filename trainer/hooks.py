@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -35,31 +35,29 @@ class StopRun(Exception):
         self.failed: str | None = None
 
 
-class Hooks(Protocol):
-    """Called by the loop at its boundaries, in this order."""
+class Hooks:
+    """Called by the loop at its boundaries, in this order; these do nothing."""
 
-    def wants_round(self, finished: int) -> bool:
+    def wants_round(self, finished: int) -> bool:  # noqa: ARG002
         """True if another round is to begin after `finished` rounds."""
-        ...
+        return False
 
     def on_round_begin(self, round: int) -> None: ...
 
     def on_epoch_begin(self, epoch: int, epochs: int) -> None:
         """Epoch `epoch` (from 0) of `epochs` is about to be trained."""
-        ...
 
     @property
     def layer_envs(self) -> Tensor | None:
         """bool [N]: envs whose layers are to be measured in the coming epoch; None = none."""
-        ...
+        return None
 
-    def phase(self, name: str) -> AbstractContextManager[None]:
+    def phase(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002
         """Time spent in the body counts as this phase."""
-        ...
+        return nullcontext()
 
     def on_phase_times(self, seconds: dict[str, float]) -> None:
         """Report the parts of the last training phase, by name."""
-        ...
 
     def on_frame(self, frame: HostFrame, layers: Sequence[str]) -> None:
         """An epoch's one transfer: its outcome, and what was decided for the next one.
@@ -69,19 +67,17 @@ class Hooks(Protocol):
                 episode's last epoch those of `outcome_columns` and `final_columns`.
             layers: names of the rows of the `layer.*` columns, where there are any.
         """
-        ...
 
-    def passes_epoch_end(self, round: int, epoch: int) -> bool:
+    def passes_epoch_end(self, round: int, epoch: int) -> bool:  # noqa: ARG002
         """True if nothing is to be done when `epoch` epochs of the round are finished.
 
         Asked on a GPU, and not before the last epoch: where it is so, the next epoch begins without
         `on_epoch_end`, and `on_frame` reports this one while the next is computed.
         """
-        ...
+        return False
 
     def on_epoch_passed(self) -> None:
         """An epoch is finished whose end has passed; the next one begins now."""
-        ...
 
     def on_epoch_end(self, round: int, epoch: int) -> None:
         """Execute commands: `epoch` epochs of the round are finished.
@@ -89,7 +85,6 @@ class Hooks(Protocol):
         Raises:
             StopRun: the run is to end at this boundary.
         """
-        ...
 
     def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:
         """Report the round.
@@ -97,11 +92,9 @@ class Hooks(Protocol):
         Args:
             frame: `test_accuracy` [N], and those of `shapley_columns` in the rounds that have them.
         """
-        ...
 
     def on_progress(self, done: int, total: int) -> None:
         """Report progress: `done` of `total` epochs of an evaluation."""
-        ...
 
     def on_round_evaluated(
         self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
@@ -117,7 +110,6 @@ class Hooks(Protocol):
         Raises:
             StopRun: the run is to end at this boundary.
         """
-        ...
 
 
 class _LateReport(NamedTuple):

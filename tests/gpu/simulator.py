@@ -45,6 +45,7 @@ from esper_overwatch.trainer.data.mixture import Mixture
 from esper_overwatch.trainer.data.registry import load_task
 from esper_overwatch.trainer.data.task import Task
 from esper_overwatch.trainer.episodes import TOPOLOGY
+from esper_overwatch.trainer.hooks import Hooks
 from esper_overwatch.trainer.hosts import population, seed_pool, slot_plan, validation
 from esper_overwatch.trainer.hosts.host_group import HostGroup
 from esper_overwatch.trainer.hosts.population import Population
@@ -66,10 +67,8 @@ DTYPES = {
 }
 
 
-class Sections:
-    """A `Hooks` that says what is being counted."""
-
-    layer_envs = None
+class Sections(Hooks):
+    """Says what is being counted."""
 
     def __init__(self, calls: DeviceCalls | None = None, *, suffix: str = "", faults: bool = False) -> None:
         self.calls, self._suffix, self._faults = calls, suffix, faults
@@ -96,8 +95,6 @@ class Sections:
         order.keeps_sources = not (self._faults and section == "epoch 1")
         order.heeds_waits = not (self._faults and section == "epoch 3")
 
-    def on_epoch_begin(self, epoch: int, epochs: int) -> None: ...
-
     def on_frame(self, frame: HostFrame, layers: Any) -> None:
         self.frames.append(frame)
         if self.calls is not None:
@@ -105,18 +102,6 @@ class Sections:
 
     def passes_epoch_end(self, round: int, epoch: int) -> bool:
         return True
-
-    def on_round_begin(self, round: int) -> None: ...
-
-    def on_phase_times(self, seconds: dict[str, float]) -> None: ...
-
-    def on_epoch_passed(self) -> None: ...
-
-    def on_epoch_end(self, round: int, epoch: int) -> None: ...
-
-    def on_round_end(self, *args: Any, **kwargs: Any) -> None: ...
-
-    def on_round_evaluated(self, *args: Any, **kwargs: Any) -> None: ...
 
 
 class FakeTransfer(Transfer):

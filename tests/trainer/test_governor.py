@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.config.seed_options import GovernorConfig
 from esper_overwatch.trainer.data.registry import load
 from esper_overwatch.trainer.governor import Governor, RollbackReason
+from esper_overwatch.trainer.hooks import Hooks
 from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.measurements import Measurements
@@ -38,30 +38,20 @@ CONFIG = settings.load(sets=SETS)
 CPU = torch.device("cpu")
 
 
-class Silent:
-    """Hooks that keep the frames and let a test meddle before an epoch."""
+class Silent(Hooks):
+    """Keeps the frames and lets a test meddle before an epoch."""
 
     def __init__(self, meddle: Any = None) -> None:
         self.frames: list[HostFrame] = []
-        self.layer_envs = None
         self._meddle = meddle
         self.trainer: Trainer | None = None
 
-    def phase(self, _name: str) -> Any:
-        return contextlib.nullcontext()
-
-    def on_epoch_begin(self, epoch: int, _epochs: int) -> None:
+    def on_epoch_begin(self, epoch: int, epochs: int) -> None:
         if self._meddle is not None:
             self._meddle(self.trainer, epoch)
 
-    def on_frame(self, frame: HostFrame, _layers: Any = ()) -> None:
+    def on_frame(self, frame: HostFrame, layers: Any = ()) -> None:
         self.frames.append(frame)
-
-    def on_round_begin(self, _round: int) -> None: ...
-
-    def on_phase_times(self, _seconds: dict[str, float]) -> None: ...
-
-    def on_epoch_end(self, _round: int, _epoch: int) -> None: ...
 
 
 def play(meddle: Any = None, config: Config = CONFIG) -> tuple[Trainer, list[HostFrame]]:
@@ -69,7 +59,7 @@ def play(meddle: Any = None, config: Config = CONFIG) -> tuple[Trainer, list[Hos
     trainer = Trainer(config, load("digits"), CPU)
     hooks = Silent(meddle)
     hooks.trainer = trainer
-    trainer.play(hooks)  # type: ignore[arg-type]
+    trainer.play(hooks)
     return trainer, hooks.frames
 
 

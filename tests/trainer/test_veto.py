@@ -59,7 +59,7 @@ def play(*sets: str) -> tuple[Trainer, list[HostFrame]]:
     trainer = Trainer(settings.load(sets=[*DEPENDENT, *sets]), load("digits"), CPU)
     hooks = Silent()
     Pruning(trainer)
-    trainer.play(hooks)  # type: ignore[arg-type]
+    trainer.play(hooks)
     return trainer, hooks.frames
 
 

@@ -19,6 +19,7 @@ from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.control.checkpoint_saver import CheckpointSaver
 from esper_overwatch.trainer.control.command_runner import CommandRunner
 from esper_overwatch.trainer.episode_table import PolicyEvaluation
+from esper_overwatch.trainer.hooks import Hooks
 from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.ranks.rank_zero import RankZero
@@ -32,8 +33,8 @@ from esper_overwatch.trainer.telemetry.transfer import HostFrame
 logger = logging.getLogger(__name__)
 
 
-class Rank0Hooks:
-    """The `Hooks` of rank 0.
+class Rank0Hooks(Hooks):
+    """The hooks of rank 0.
 
     Args:
         trainer: for its device, its share of the envs and its waits for the device.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -17,10 +16,9 @@ from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.data.mixture import Mixture
 from esper_overwatch.trainer.data.task import Task
 from esper_overwatch.trainer.episode_table import EpisodeTable as EpisodeTable
-from esper_overwatch.trainer.episode_table import PolicyEvaluation
 from esper_overwatch.trainer.episodes import Episodes
+from esper_overwatch.trainer.hooks import Hooks
 from esper_overwatch.trainer.hosts.autotune import DoesNotFit, choose_execution, create_population
-from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.seeds.table import is_in
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
@@ -119,10 +117,8 @@ class HeldOutEpisodes:
         self._population.close()
 
 
-class _Record:
-    """The `Hooks` of an evaluation: keep what was paid and chosen."""
-
-    layer_envs = None
+class _Record(Hooks):
+    """Keeps what was paid and chosen."""
 
     def __init__(self, on_epoch: OnEpoch | None) -> None:
         self._on_epoch = on_epoch
@@ -130,19 +126,9 @@ class _Record:
         """[N] each: `reward` and `reward.NAME` of its components, summed over the epochs."""
         self.ops = np.zeros((0, len(Op)), np.int64)
 
-    def wants_round(self, finished: int) -> bool:  # noqa: ARG002
-        return False
-
-    def on_round_begin(self, round: int) -> None: ...
-
     def on_epoch_begin(self, epoch: int, epochs: int) -> None:
         if self._on_epoch is not None:
             self._on_epoch(epoch, epochs)
-
-    def phase(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002
-        return nullcontext()
-
-    def on_phase_times(self, seconds: dict[str, float]) -> None: ...
 
     def on_frame(self, frame: HostFrame, layers: Sequence[str]) -> None:  # noqa: ARG002
         for name in frame:
@@ -154,15 +140,3 @@ class _Record:
 
     def passes_epoch_end(self, round: int, epoch: int) -> bool:  # noqa: ARG002
         return True
-
-    def on_epoch_passed(self) -> None: ...
-
-    def on_epoch_end(self, round: int, epoch: int) -> None: ...
-
-    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...
-
-    def on_progress(self, done: int, total: int) -> None: ...
-
-    def on_round_evaluated(
-        self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
-    ) -> None: ...

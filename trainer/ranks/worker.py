@@ -28,8 +28,7 @@ from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.control.live_parameters import LiveParameters
 from esper_overwatch.trainer.control.seed_control import SeedControl
 from esper_overwatch.trainer.data.registry import load_task
-from esper_overwatch.trainer.episode_table import PolicyEvaluation
-from esper_overwatch.trainer.hooks import StopRun
+from esper_overwatch.trainer.hooks import Hooks, StopRun
 from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.telemetry.allocator import sample_device
@@ -84,8 +83,8 @@ def _build(config: Config, execution: Execution, group: ProcessGroup) -> tuple[T
     return Trainer(config, data, device, execution, group), device
 
 
-class Worker:
-    """The `Hooks` of the other ranks."""
+class Worker(Hooks):
+    """The hooks of the other ranks."""
 
     def __init__(self, group: ProcessGroup, trainer: Trainer, device: torch.device) -> None:
         self._group, self._trainer, self._device = group, trainer, device
@@ -163,8 +162,6 @@ class Worker:
     def on_round_begin(self, round: int) -> None:  # noqa: ARG002
         self._timer.lap()
 
-    def on_epoch_begin(self, epoch: int, epochs: int) -> None: ...
-
     @property
     def layer_envs(self) -> Tensor | None:
         return self._layers
@@ -186,23 +183,12 @@ class Worker:
             report.seconds, report.phases = times.seconds, times.phases
         self._group.gather_bytes(encode(report))
 
-    def passes_epoch_end(self, round: int, epoch: int) -> bool:  # noqa: ARG002
-        return False  # rank 0 orders what comes next
-
-    def on_epoch_passed(self) -> None: ...
-
     def on_epoch_end(self, round: int, epoch: int) -> None:  # noqa: ARG002
         with self._timer.phase("commands"):
             self.execute_orders()
 
     def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:  # noqa: ARG002
         self._group.gather_bytes(encode(RankReport.of(frame)))
-
-    def on_progress(self, done: int, total: int) -> None: ...
-
-    def on_round_evaluated(
-        self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
-    ) -> None: ...
 
 
 class _LogCollector(logging.Handler):

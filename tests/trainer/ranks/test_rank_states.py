@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,10 +13,8 @@ from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.compute.process_group import ProcessGroup
 from esper_overwatch.trainer.config.load import load as configured
 from esper_overwatch.trainer.data.registry import load
-from esper_overwatch.trainer.episode_table import PolicyEvaluation
-from esper_overwatch.trainer.hooks import StopRun
+from esper_overwatch.trainer.hooks import Hooks, StopRun
 from esper_overwatch.trainer.loop import Trainer
-from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.ranks.rank_states import join, redistribute, split
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
@@ -40,10 +36,8 @@ STOP = (2, 3)
 """Round and epoch: after an update, in mid-episode."""
 
 
-class StopHooks:
-    """A `Hooks` that keeps the frames, and stops at `STOP` where it is told to."""
-
-    layer_envs = None
+class StopHooks(Hooks):
+    """Keeps the frames, and stops at `STOP` where it is told to."""
 
     def __init__(self, stop: tuple[int, int] | None = None) -> None:
         self.frames: list[HostFrame] = []
@@ -52,29 +46,12 @@ class StopHooks:
     def wants_round(self, finished: int) -> bool:
         return finished < STOP[0]
 
-    def on_round_begin(self, round: int) -> None: ...
-
-    def on_epoch_begin(self, epoch: int, epochs: int) -> None: ...
-
-    def phase(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def on_phase_times(self, seconds: dict[str, float]) -> None: ...
-
     def on_frame(self, frame: HostFrame, layers: Any) -> None:
         self.frames.append(frame)
 
     def on_epoch_end(self, round: int, epoch: int) -> None:
         if (round, epoch) == self._stop:
             raise StopRun("here", checkpoint=True)
-
-    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...
-
-    def on_progress(self, done: int, total: int) -> None: ...
-
-    def on_round_evaluated(
-        self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
-    ) -> None: ...
 
 
 def build(rank: int = 0, ranks: int = 1) -> Trainer:
