@@ -3,139 +3,70 @@
 Imports the vocabulary. Everything that emits or reads events may import it, but not what trains.
 """
 
-from .audit import (
-    AnomalyAcknowledged,
-    AnomalyMuted,
-    CommandAccepted,
-    CommandDone,
-    CommandFailed,
-    CommandProgress,
-    CommandRefused,
-    Lease,
-    Mark,
-    ParamChanged,
-    lease_fingerprint,
-)
-from .incident import Alert, AlertChange, Anomaly, Incident, IncidentChange
-from .life import (
-    FINISHED,
-    STOP_BY,
-    CheckpointFailed,
-    CheckpointSaved,
-    EpisodeFinished,
-    EvaluationFinished,
-    GovernorRollback,
-    GovernorVeto,
-    JournalRemoved,
-    PostmortemWritten,
-    ProfilerFinished,
-    ProfilerStarted,
-    RankLost,
-    RoundFinished,
-    RoundStarted,
-    RunConfigured,
-    RunRewound,
-    RunStarted,
-    RunStateChanged,
-    RunStopped,
-    SeedEnded,
-    SeedGate,
-    SeedStage,
-    TelemetryLevel,
-    TelemetryLost,
-    TelemetryStride,
-    reason_of_done,
-)
-from .log import LogLine
-from .metric import (
-    Drift,
-    EpochFinished,
-    LayerStatistics,
-    PPOUpdate,
-    RankEpoch,
-    ShapleyComputed,
-    SystemSample,
-    TeacherRound,
-)
-from .provenance import RunProvenance
-from .registry import EVENTS, Context, EventClass, EventSpec, event, spec_of
-from .values import (
-    Artifact,
-    Histogram,
-    ImagePreview,
-    LoggedTable,
-    LoggedText,
-    MetricStatistics,
-    Scalars,
-    Summary,
-)
-
-__all__ = [
-    "EVENTS",
-    "FINISHED",
-    "STOP_BY",
-    "Alert",
-    "AlertChange",
-    "Anomaly",
-    "AnomalyAcknowledged",
-    "AnomalyMuted",
-    "Artifact",
-    "CheckpointFailed",
-    "CheckpointSaved",
-    "CommandAccepted",
-    "CommandDone",
-    "CommandFailed",
-    "CommandProgress",
-    "CommandRefused",
-    "Context",
-    "Drift",
-    "EpisodeFinished",
-    "EpochFinished",
-    "EvaluationFinished",
-    "EventClass",
-    "EventSpec",
-    "GovernorRollback",
-    "GovernorVeto",
-    "Histogram",
-    "ImagePreview",
-    "Incident",
-    "IncidentChange",
-    "JournalRemoved",
-    "LayerStatistics",
-    "Lease",
-    "LogLine",
-    "LoggedTable",
-    "LoggedText",
-    "Mark",
-    "MetricStatistics",
-    "PPOUpdate",
-    "ParamChanged",
-    "PostmortemWritten",
-    "ProfilerFinished",
-    "ProfilerStarted",
-    "RankEpoch",
-    "RankLost",
-    "RoundFinished",
-    "RoundStarted",
-    "RunConfigured",
-    "RunProvenance",
-    "RunRewound",
-    "RunStarted",
-    "RunStateChanged",
-    "RunStopped",
-    "Scalars",
-    "SeedEnded",
-    "SeedGate",
-    "SeedStage",
-    "ShapleyComputed",
-    "Summary",
-    "SystemSample",
-    "TeacherRound",
-    "TelemetryLevel",
-    "TelemetryLost",
-    "TelemetryStride",
-    "event",
-    "lease_fingerprint",
-    "reason_of_done",
-    "spec_of",
-]
+from .audit import AnomalyAcknowledged as AnomalyAcknowledged
+from .audit import AnomalyMuted as AnomalyMuted
+from .audit import CommandAccepted as CommandAccepted
+from .audit import CommandDone as CommandDone
+from .audit import CommandFailed as CommandFailed
+from .audit import CommandProgress as CommandProgress
+from .audit import CommandRefused as CommandRefused
+from .audit import Lease as Lease
+from .audit import Mark as Mark
+from .audit import ParamChanged as ParamChanged
+from .audit import lease_fingerprint as lease_fingerprint
+from .incident import Alert as Alert
+from .incident import AlertChange as AlertChange
+from .incident import Anomaly as Anomaly
+from .incident import Incident as Incident
+from .incident import IncidentChange as IncidentChange
+from .life import FINISHED as FINISHED
+from .life import STOP_BY as STOP_BY
+from .life import CheckpointFailed as CheckpointFailed
+from .life import CheckpointSaved as CheckpointSaved
+from .life import EpisodeFinished as EpisodeFinished
+from .life import EvaluationFinished as EvaluationFinished
+from .life import GovernorRollback as GovernorRollback
+from .life import GovernorVeto as GovernorVeto
+from .life import JournalRemoved as JournalRemoved
+from .life import PostmortemWritten as PostmortemWritten
+from .life import ProfilerFinished as ProfilerFinished
+from .life import ProfilerStarted as ProfilerStarted
+from .life import RankLost as RankLost
+from .life import RoundFinished as RoundFinished
+from .life import RoundStarted as RoundStarted
+from .life import RunConfigured as RunConfigured
+from .life import RunRewound as RunRewound
+from .life import RunStarted as RunStarted
+from .life import RunStateChanged as RunStateChanged
+from .life import RunStopped as RunStopped
+from .life import SeedEnded as SeedEnded
+from .life import SeedGate as SeedGate
+from .life import SeedStage as SeedStage
+from .life import TelemetryLevel as TelemetryLevel
+from .life import TelemetryLost as TelemetryLost
+from .life import TelemetryStride as TelemetryStride
+from .life import reason_of_done as reason_of_done
+from .log import LogLine as LogLine
+from .metric import Drift as Drift
+from .metric import EpochFinished as EpochFinished
+from .metric import LayerStatistics as LayerStatistics
+from .metric import PPOUpdate as PPOUpdate
+from .metric import RankEpoch as RankEpoch
+from .metric import ShapleyComputed as ShapleyComputed
+from .metric import SystemSample as SystemSample
+from .metric import TeacherRound as TeacherRound
+from .provenance import RunProvenance as RunProvenance
+from .registry import EVENTS as EVENTS
+from .registry import Context as Context
+from .registry import EventClass as EventClass
+from .registry import EventSpec as EventSpec
+from .registry import event as event
+from .registry import spec_of as spec_of
+from .values import Artifact as Artifact
+from .values import Histogram as Histogram
+from .values import ImagePreview as ImagePreview
+from .values import LoggedTable as LoggedTable
+from .values import LoggedText as LoggedText
+from .values import MetricStatistics as MetricStatistics
+from .values import Scalars as Scalars
+from .values import Summary as Summary
