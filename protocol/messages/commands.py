@@ -7,6 +7,7 @@ refused with the path of the field.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
@@ -173,14 +174,16 @@ class LeaseReleaseParams(Params, frozen=True):
     force: Annotated[bool, Meta(description="end it although it is another's")] = False
 
 
-class Method(Struct, frozen=True, kw_only=True):
+class Method(Struct, frozen=True):
     """One method: the server checks requests by it, the reference page lists it."""
 
     name: str
-    socket: Socket
+    effect: str = ""
+    """What happens, and the event that shows it."""
     params: type[Params] = Params
     result: type[MethodResult] = MethodResult
     """Of a query, in its answer; of a command, in its `command.done`."""
+    socket: Socket = "ctl"
     role: Role | None = None
     """Who may; None = a viewer on `qry`, an operator on `ctl`."""
     states: tuple[RunState, ...] = RUN_STATES
@@ -188,8 +191,6 @@ class Method(Struct, frozen=True, kw_only=True):
     """Of a command: executed at once by the daemon's I/O thread, or by the trainer between two epochs."""
     needs_lease: bool = True
     """Of a command: refused while another client holds the lease."""
-    effect: str = ""
-    """What happens, and the event that shows it."""
     refused: str = ""
     """The message of the error in a state that does not allow it."""
 
@@ -201,58 +202,11 @@ class Method(Struct, frozen=True, kw_only=True):
 
 _ACTIVE: tuple[RunState, ...] = ("STARTING", "TRAINING", "PAUSED")
 _NOT_PAUSED: tuple[RunState, ...] = ("STARTING", "TRAINING")
-
-
-def _query(
-    name: str, effect: str, params: type[Params] = Params, *, result: type[MethodResult] = MethodResult
-) -> Method:
-    return Method(name=name, socket="qry", params=params, result=result, effect=effect)
-
-
-def _command(
-    name: str,
-    effect: str,
-    params: type[Params] = Params,
-    *,
-    result: type[MethodResult] = MethodResult,
-    states: tuple[RunState, ...] = _ACTIVE,
-    refused: str = "",
-) -> Method:
-    """One that the trainer executes between two epochs."""
-    return Method(
-        name=name,
-        socket="ctl",
-        params=params,
-        result=result,
-        states=states,
-        effect=effect,
-        refused=refused,
-    )
-
-
-def _immediate(
-    name: str,
-    effect: str,
-    params: type[Params] = Params,
-    *,
-    result: type[MethodResult] = MethodResult,
-    states: tuple[RunState, ...] = RUN_STATES,
-    role: Role | None = None,
-    needs_lease: bool = True,
-) -> Method:
-    """One that the daemon's I/O thread executes at once."""
-    return Method(
-        name=name,
-        socket="ctl",
-        params=params,
-        result=result,
-        role=role,
-        states=states,
-        at="once",
-        needs_lease=needs_lease,
-        effect=effect,
-    )
-
+_query = partial(Method, socket="qry")
+_command = partial(Method, states=_ACTIVE)
+"""One that the trainer executes between two epochs."""
+_immediate = partial(Method, at="once")
+"""One that the daemon's I/O thread executes at once."""
 
 METHODS: dict[str, Method] = {
     method.name: method
