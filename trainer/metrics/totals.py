@@ -6,8 +6,8 @@ the run starts (stages, blueprints, kinds of anomalies), or one of a bounded num
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from esper_overwatch.protocol.messages.anomaly_guide import ANOMALY_GUIDES
@@ -96,33 +96,15 @@ class RunTotals:
         self.epochs_measured = 0
         """Epochs whose events were seen; at telemetry level OFF there are none."""
         self.epoch_seconds = 0.0
-        self.phase_seconds: Counter[str] = Counter()
+        self.phase_seconds: defaultdict[str, float] = defaultdict(float)
         self._newest: dict[type, Any] = {}
-        self._fold: dict[type, Callable[[Emitted], None]] = {
-            Incident: self._fold_incident,
-            CheckpointFailed: self._fold_checkpoint,
-            CheckpointSaved: self._fold_checkpoint,
-            Drift: self._fold_drift,
-            EpochFinished: self._fold_epoch,
-            EvaluationFinished: self._fold_evaluation,
-            GovernorRollback: self._fold_rollback,
-            PPOUpdate: self._fold_update,
-            RoundFinished: self._fold_round,
-            SeedEnded: self._fold_end,
-            SeedStage: self._fold_stage,
-            SystemSample: self._fold_sample,
-            TelemetryLost: self._fold_loss,
-            **dict.fromkeys(_COMMAND_OUTCOMES, self._fold_command),
-        }
 
     def observe(self, spec: EventSpec, events: Sequence[Emitted]) -> None:
         """Take in events of one type; see `protocol.server.publisher.Observer`."""
         self.events[spec.stream] += len(events)
         self._newest[spec.cls] = events[-1].event
-        fold = self._fold.get(spec.cls)
-        if fold is not None:
-            for item in events:
-                fold(item)
+        for item in events:
+            self._count(item)
 
     def newest(self, cls: type[_T]) -> _T | None:
         """The newest event of a type; None where there was none in this boot."""
@@ -133,67 +115,42 @@ class RunTotals:
         """Numbers of incidents that go on, by kind and severity; of those that never were, 0."""
         return {**dict.fromkeys(self.incidents, 0), **Counter(self.open.values())}
 
-    def _fold_incident(self, item: Emitted) -> None:
-        event: Any = item.event
-        if event.change in ("began", "worse"):
-            self.incidents[event.kind, event.severity] += 1
-        self.open.pop(event.id, None)
-        if event.active:
-            self.open[event.id] = event.kind, event.severity
-
-    def _fold_checkpoint(self, item: Emitted) -> None:
-        saved = isinstance(item.event, CheckpointSaved)
-        self.checkpoints["saved" if saved else "failed"] += 1
-        if saved:
-            self.checkpoint_time = item.ns / 1e9
-
-    def _fold_drift(self, item: Emitted) -> None:
-        event: Any = item.event
-        if event.source and scope_of(event.source[0]) in SCOPES:
-            self.drifts[scope_of(event.source[0])] = event
-
-    def _fold_epoch(self, item: Emitted) -> None:
-        event: Any = item.event
-        self.epochs_measured += 1
-        self.epoch_seconds += event.seconds
-        for phase, seconds in event.phases.items():
-            if phase in self.phase_seconds or len(self.phase_seconds) < MAX_PHASES:
-                self.phase_seconds[phase] += seconds
-
-    def _fold_evaluation(self, item: Emitted) -> None:
-        event: Any = item.event
-        self.evaluations[event.policy] = event
-
-    def _fold_rollback(self, item: Emitted) -> None:
-        event: Any = item.event
-        if event.reason in self.rollbacks:
-            self.rollbacks[event.reason] += 1
-
-    def _fold_update(self, _item: Emitted) -> None:
-        self.updates += 1
-
-    def _fold_round(self, _item: Emitted) -> None:
-        self.rounds += 1
-
-    def _fold_stage(self, item: Emitted) -> None:
-        event: Any = item.event
-        if event.by != "governor" and event.to_stage in self.stage_entries:
-            self.stage_entries[event.to_stage] += 1
-
-    def _fold_end(self, item: Emitted) -> None:
-        event: Any = item.event
-        if (event.how, event.blueprint) in self.outcomes:
-            self.outcomes[event.how, event.blueprint] += 1
-
-    def _fold_sample(self, item: Emitted) -> None:
-        event: Any = item.event
-        if item.ctx.rank < MAX_RANKS:
-            self.samples[item.ctx.rank] = event
-
-    def _fold_loss(self, item: Emitted) -> None:
-        event: Any = item.event
-        if event.stream == "journal":
-            self.journal_lost += event.count
-
-    def _fold_command(self, item: Emitted) -> None:
-        self.commands[_COMMAND_OUTCOMES[type(item.event)]] += 1
+    def _count(self, item: Emitted) -> None:
+        match item.event:
+            case Incident() as event:
+                if event.change in ("began", "worse"):
+                    self.incidents[event.kind, event.severity] += 1
+                self.open.pop(event.id, None)
+                if event.active:
+                    self.open[event.id] = event.kind, event.severity
+            case CheckpointSaved():
+                self.checkpoints["saved"] += 1
+                self.checkpoint_time = item.ns / 1e9
+            case CheckpointFailed():
+                self.checkpoints["failed"] += 1
+            case Drift() as event if event.source and scope_of(event.source[0]) in SCOPES:
+                self.drifts[scope_of(event.source[0])] = event
+            case EpochFinished() as event:
+                self.epochs_measured += 1
+                self.epoch_seconds += event.seconds
+                for phase, seconds in event.phases.items():
+                    if phase in self.phase_seconds or len(self.phase_seconds) < MAX_PHASES:
+                        self.phase_seconds[phase] += seconds
+            case EvaluationFinished() as event:
+                self.evaluations[event.policy] = event
+            case GovernorRollback() as event if event.reason in self.rollbacks:
+                self.rollbacks[event.reason] += 1
+            case PPOUpdate():
+                self.updates += 1
+            case RoundFinished():
+                self.rounds += 1
+            case SeedStage() as event if event.by != "governor" and event.to_stage in self.stage_entries:
+                self.stage_entries[event.to_stage] += 1
+            case SeedEnded() as event if (event.how, event.blueprint) in self.outcomes:
+                self.outcomes[event.how, event.blueprint or ""] += 1
+            case SystemSample() as event if item.ctx.rank < MAX_RANKS:
+                self.samples[item.ctx.rank] = event
+            case TelemetryLost() as event if event.stream == "journal":
+                self.journal_lost += event.count
+            case event if type(event) in _COMMAND_OUTCOMES:
+                self.commands[_COMMAND_OUTCOMES[type(event)]] += 1
