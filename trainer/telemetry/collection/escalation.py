@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from esper_overwatch.protocol.messages.events import Anomaly, TelemetryLevel
+from esper_overwatch.protocol.messages.events import Anomaly
 from esper_overwatch.protocol.messages.vocabulary import SEVERITY_RANK
 from esper_overwatch.trainer.config.service_options import TelemetryConfig
 
@@ -44,42 +44,39 @@ class Escalations:
         self._cooldown = np.zeros(envs + 1, dtype=np.int64)
         """Epochs for which each env is left alone; the last one is the complete run."""
 
-    def on_round_begin(self, round: int) -> list[TelemetryLevel]:
+    def on_round_begin(self, round: int) -> None:
         """The epochs of the round that the configuration wants to see in detail."""
         self._granted = self._left
         every = self._config.debug_every
-        if not every or (round - 1) % every or self._levels.default == "DEBUG":
-            return []
-        return self._levels.escalate("DEBUG", self._config.debug_epochs, reason="telemetry.debug_every")
+        if every and (round - 1) % every == 0 and self._levels.default != "DEBUG":
+            self._levels.escalate("DEBUG", self._config.debug_epochs, reason="telemetry.debug_every")
 
     def on_epoch_end(self) -> None:
         """Count one epoch off the budget and off every subject's cooldown."""
         self._left = max(0, self._left - 1)
         np.maximum(self._cooldown - 1, 0, out=self._cooldown)
 
-    def on_anomalies(self, anomalies: Sequence[tuple[Anomaly, int | None]]) -> list[TelemetryLevel]:
+    def on_anomalies(self, anomalies: Sequence[tuple[Anomaly, int | None]]) -> None:
         """Anomalies were raised, or became worse; each with its env, where it has one."""
-        changes: list[TelemetryLevel] = []
         if self._config.escalate_on == "off" or self._levels.default == "DEBUG":
-            return changes
+            return
         for anomaly, env in anomalies:
             if anomaly.source in _OF_THE_MACHINE:
                 continue
             if SEVERITY_RANK[anomaly.severity] >= SEVERITY_RANK[self._config.escalate_on]:
-                changes += self._escalate(anomaly, env)
-        return changes
+                self._escalate(anomaly, env)
 
-    def _escalate(self, anomaly: Anomaly, env: int | None) -> list[TelemetryLevel]:
+    def _escalate(self, anomaly: Anomaly, env: int | None) -> None:
         place = len(self._cooldown) - 1 if env is None else env
         longer = min(max(0, self._config.escalate_epochs - self._left), self._allowed - self._granted)
         epochs = min(self._config.escalate_epochs, self._left + max(0, longer))
         if self._cooldown[place] or epochs <= self._levels.lasts("DEBUG", env):
-            return []
+            return
         self._granted += max(0, epochs - self._left)
         self._left = max(self._left, epochs)
         self._cooldown[place] = (1 + COOLDOWN_FACTOR) * epochs
         reason = f"{anomaly.kind} of {anomaly.source}"
-        return self._levels.escalate("DEBUG", epochs, env=env, reason=reason)
+        self._levels.escalate("DEBUG", epochs, env=env, reason=reason)
 
     def state_dict(self) -> dict[str, Any]:
         return {"granted": self._granted, "left": self._left, "rest": self._cooldown.tolist()}

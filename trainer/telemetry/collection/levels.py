@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from esper_overwatch.protocol.messages.events import TelemetryLevel
 from esper_overwatch.protocol.messages.vocabulary import LEVELS, Level
+from esper_overwatch.protocol.server.emitter import Emitter
 
 
 class LevelCode(IntEnum):
@@ -41,18 +42,20 @@ class Escalation:
 
 
 class Levels:
-    """Levels in force, for the run and for each env.
+    """Levels in force, for the run and for each env; every change is an event.
 
     Args:
+        emitter: takes the `telemetry.level` events.
         default: the level outside escalations.
         envs: how many envs there are.
     """
 
-    def __init__(self, default: Level, envs: int) -> None:
+    def __init__(self, emitter: Emitter, default: Level, envs: int) -> None:
         self.default = default
-        self._envs = envs
-        self._escalations: list[Escalation] = []
+        self._emitter, self._envs = emitter, envs
+        self._asked: list[Escalation] = []
         self._by_env = self._resolve()
+        self._ended: dict[str, Level] = {}
 
     @property
     def level(self) -> Level:
@@ -60,19 +63,14 @@ class Levels:
         return LEVELS[int(self._by_env.max())]
 
     @property
-    def by_env(self) -> NDArray[np.int8]:
+    def level_by_env(self) -> NDArray[np.int8]:
         """[N] codes of `LevelCode`; not to be written to."""
         return self._by_env
 
     @property
-    def escalated(self) -> bool:
+    def is_escalated(self) -> bool:
         """True while an escalation is in force."""
-        return bool(self._escalations)
-
-    @property
-    def debug_envs(self) -> NDArray[np.bool_]:
-        """[N] envs whose layers are collected in the coming epoch."""
-        return self._by_env >= LevelCode.DEBUG
+        return bool(self._asked)
 
     def escalate(
         self,
@@ -82,7 +80,7 @@ class Levels:
         env: int | None = None,
         reason: str,
         command: str | None = None,
-    ) -> list[TelemetryLevel]:
+    ) -> None:
         """Raise the level for the next `epochs` epochs. To be called between two epochs.
 
         Args:
@@ -102,74 +100,66 @@ class Levels:
         if LevelCode[level] <= LevelCode[self.default]:
             raise ValueError(f"level {level}: the run collects {self.default} all the time; ask for more")
         previous = self._scope(env)
-        self._escalations.append(Escalation(level, epochs, env, command))
+        asked = Escalation(level, epochs, env, command)
+        self._asked.append(asked)
         self._by_env = self._resolve()
-        return [
-            TelemetryLevel(
-                level=self._scope(env),
-                previous=previous,
-                reason=reason,
-                epochs=epochs,
-                env=env,
-                command=command,
-            )
-        ]
+        self._report(asked, previous, reason, epochs)
 
-    def tick(self) -> list[TelemetryLevel]:
-        """An epoch is finished: count down; returns the escalations that ended (their `epochs` is None)."""
-        if not self._escalations:
-            return []
-        for escalation in self._escalations:
+    def tick(self) -> None:
+        """An epoch is finished: count down; the event of an escalation that ends has no `epochs`."""
+        for escalation in self._asked:
             escalation.left -= 1
-        return self._end([e for e in self._escalations if e.left <= 0], "its epochs are over")
+        over = [e for e in self._asked if e.left <= 0]
+        self._end(over, "its epochs are over")
+        self._ended |= {e.command: self._scope(e.env) for e in over if e.command is not None}
 
-    def left(self, command: str) -> int | None:
+    def epochs_left(self, command: str) -> int | None:
         """Epochs left of the escalation that this command asked for; None where it is over."""
-        return next((e.left for e in self._escalations if e.command == command), None)
+        return next((e.left for e in self._asked if e.command == command), None)
+
+    def take_ended(self) -> dict[str, Level]:
+        """Take the escalations, by command id, that have ended since the last call, and the level then."""
+        ended, self._ended = self._ended, {}
+        return ended
 
     def lasts(self, level: Level, env: int | None) -> int:
         """Epochs for which escalations keep this env (None: every env) at `level` or above."""
-        enough = [e for e in self._escalations if LevelCode[e.level] >= LevelCode[level]]
+        enough = [e for e in self._asked if LevelCode[e.level] >= LevelCode[level]]
         return max((e.left for e in enough if e.env in (None, env)), default=0)
 
-    def cancel(self, command: str, reason: str) -> list[TelemetryLevel]:
+    def cancel(self, command: str, reason: str) -> None:
         """End the escalation that this command asked for, now."""
-        return self._end([e for e in self._escalations if e.command == command], reason)
+        self._end([e for e in self._asked if e.command == command], reason)
 
-    def _end(self, ended: list[Escalation], reason: str) -> list[TelemetryLevel]:
+    def report_in_force(self) -> None:
+        """Tell of those that a resumed boot begins with: whoever follows a boot begins with none."""
+        for one in sorted(self._asked, key=lambda e: e.left):  # the longest last
+            self._report(one, self.default, "in force at the checkpoint", one.left)
+
+    def _end(self, ended: list[Escalation], reason: str) -> None:
         before = [self._scope(e.env) for e in ended]
-        self._escalations = [e for e in self._escalations if e not in ended]
+        self._asked = [e for e in self._asked if e not in ended]
         self._by_env = self._resolve()
-        return [
+        for one, previous in zip(ended, before, strict=True):
+            self._report(one, previous, reason)
+
+    def _report(self, one: Escalation, previous: Level, reason: str, epochs: int | None = None) -> None:
+        self._emitter.emit(
             TelemetryLevel(
-                level=self._scope(e.env),
+                level=self._scope(one.env),
                 previous=previous,
                 reason=reason,
-                env=e.env,
-                command=e.command,
+                epochs=epochs,
+                env=one.env,
+                command=one.command,
             )
-            for e, previous in zip(ended, before, strict=True)
-        ]
-
-    def in_force(self, reason: str) -> list[TelemetryLevel]:
-        """The escalations, each with the epochs that are left of it; the longest last."""
-        return [
-            TelemetryLevel(
-                level=self._scope(e.env),
-                previous=self.default,
-                reason=reason,
-                epochs=e.left,
-                env=e.env,
-                command=e.command,
-            )
-            for e in sorted(self._escalations, key=lambda e: e.left)
-        ]
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"escalations": [asdict(e) for e in self._escalations]}
+        return {"escalations": [asdict(e) for e in self._asked]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._escalations = [Escalation(**e) for e in state["escalations"]]
+        self._asked = [Escalation(**e) for e in state["escalations"]]
         self._by_env = self._resolve()
 
     def _scope(self, env: int | None) -> Level:
@@ -179,7 +169,7 @@ class Levels:
 
     def _resolve(self) -> NDArray[np.int8]:
         levels = np.full(self._envs, LevelCode[self.default], dtype=np.int8)
-        for escalation in self._escalations:
+        for escalation in self._asked:
             rows = slice(None) if escalation.env is None else escalation.env
             levels[rows] = np.maximum(levels[rows], LevelCode[escalation.level])
         return levels

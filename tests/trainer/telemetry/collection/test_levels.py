@@ -11,44 +11,65 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from esper_overwatch.protocol.messages.vocabulary import LEVELS
+from esper_overwatch.protocol.server.emitter import Emitter
 from esper_overwatch.trainer.telemetry.collection.levels import LevelCode, Levels
 
 ENVS = 3
 
 
+class Told(Levels):
+    """Keeps the events of the changes."""
+
+    def __init__(self, default: Any, envs: int = ENVS) -> None:
+        self.emitter = Emitter()
+        super().__init__(self.emitter, default, envs)
+
+    def take(self) -> list[Any]:
+        return [item.event for item in self.emitter.drain(1000)]
+
+    def tick_and_take(self) -> list[Any]:
+        self.tick()
+        return self.take()
+
+
 def test_one_escalation() -> None:
-    levels = Levels("NORMAL", ENVS)
-    (raised,) = levels.escalate("DEBUG", 3, reason="by me", command="c1")
+    levels = Told("NORMAL")
+    levels.escalate("DEBUG", 3, reason="by me", command="c1")
+    (raised,) = levels.take()
     assert (raised.level, raised.previous, raised.epochs, raised.command) == ("DEBUG", "NORMAL", 3, "c1")
-    seen = []
+    seen, ended = [], []
     for _ in range(5):
-        seen.append(levels.level)
-        events = levels.tick()
-        if events:
-            (fell,) = events
-    assert seen == ["DEBUG"] * 3 + ["NORMAL"] * 2
+        seen.append((levels.level, levels.epochs_left("c1")))
+        levels.tick()
+        ended.append(levels.take_ended())
+    assert seen == [("DEBUG", 3), ("DEBUG", 2), ("DEBUG", 1), ("NORMAL", None), ("NORMAL", None)]
+    assert ended == [{}, {}, {"c1": "NORMAL"}, {}, {}]
+    (fell,) = levels.take()
     assert (fell.level, fell.previous, fell.epochs, fell.command) == ("NORMAL", "DEBUG", None, "c1")
 
 
 def test_one_env_only() -> None:
-    levels = Levels("MINIMAL", ENVS)
-    (raised,) = levels.escalate("DEBUG", 1, env=1, reason="look")
+    levels = Told("MINIMAL")
+    levels.escalate("DEBUG", 1, env=1, reason="look")
+    (raised,) = levels.take()
     assert (raised.env, raised.previous) == (1, "MINIMAL")
-    assert levels.debug_envs.tolist() == [False, True, False]
+    minimal, debug = LevelCode.MINIMAL, LevelCode.DEBUG
+    assert levels.level_by_env.tolist() == [minimal, debug, minimal]
     assert levels.level == "DEBUG"
-    (fell,) = levels.tick()
+    (fell,) = levels.tick_and_take()
     assert (fell.env, fell.level) == (1, "MINIMAL")
-    assert not levels.debug_envs.any()
+    assert levels.level == "MINIMAL"
 
 
 def test_the_higher_one_wins_and_each_ends_on_its_own() -> None:
-    levels = Levels("OFF", ENVS)
+    levels = Told("OFF")
     levels.escalate("NORMAL", 4, reason="a", command="a")
     levels.escalate("DEBUG", 2, reason="b", command="b")
+    levels.take()
     seen, told = [], []
     for _ in range(5):
         seen.append(levels.level)
-        told.append([(e.command, e.previous, e.level) for e in levels.tick()])
+        told.append([(e.command, e.previous, e.level) for e in levels.tick_and_take()])
     assert seen == ["DEBUG", "DEBUG", "NORMAL", "NORMAL", "OFF"]
     assert told == [[], [("b", "DEBUG", "NORMAL")], [], [("a", "NORMAL", "OFF")], []]
 
@@ -58,10 +79,10 @@ def test_the_higher_one_wins_and_each_ends_on_its_own() -> None:
     [("DEBUG", 1, 3, "envs 0 to 2"), ("NORMAL", 1, None, "all the time"), ("DEBUG", 0, None, "at least 1")],
 )
 def test_what_makes_no_sense_is_refused(level: Any, epochs: int, env: int | None, says: str) -> None:
-    levels = Levels("NORMAL", ENVS)
+    levels = Told("NORMAL")
     with pytest.raises(ValueError, match=says):
         levels.escalate(level, epochs, env=env, reason="")
-    assert levels.tick() == []
+    assert levels.tick_and_take() == []
 
 
 class LevelMachine(RuleBasedStateMachine):
@@ -70,7 +91,7 @@ class LevelMachine(RuleBasedStateMachine):
     @initialize(default=st.sampled_from(LEVELS[:3]))
     def begin(self, default: Any) -> None:
         self.default = default
-        self.levels = Levels(default, ENVS)
+        self.levels = Told(default)
         self.ledger: list[tuple[int, int, int | None, int, str]] = []
         self.epoch = 0
 
@@ -81,20 +102,21 @@ class LevelMachine(RuleBasedStateMachine):
                 self.levels.escalate(level, epochs, env=env, reason="")
             return
         command = f"c{len(self.ledger)}"
-        (event,) = self.levels.escalate(level, epochs, env=env, reason="", command=command)
+        self.levels.escalate(level, epochs, env=env, reason="", command=command)
+        (event,) = self.levels.take()
         self.ledger.append((self.epoch, self.epoch + epochs, env, LevelCode[level], command))
         assert LevelCode[event.level] >= LevelCode[level]
 
     @rule()
     def finish_epoch(self) -> None:
-        ended = {e.command for e in self.levels.tick()}
+        ended = {e.command for e in self.levels.tick_and_take()}
         self.epoch += 1
         assert ended == {command for _, end, _, _, command in self.ledger if end == self.epoch}
 
     @rule()
     def save_and_load(self) -> None:
         state = self.levels.state_dict()
-        self.levels = Levels(self.default, ENVS)
+        self.levels = Told(self.default)
         self.levels.load_state_dict(state)
 
     @invariant()
@@ -104,7 +126,7 @@ class LevelMachine(RuleBasedStateMachine):
             if begin <= self.epoch < end:
                 rows = slice(None) if env is None else env
                 expected[rows] = np.maximum(expected[rows], code)
-        assert self.levels.by_env.tolist() == expected.tolist()
+        assert self.levels.level_by_env.tolist() == expected.tolist()
         assert LevelCode[self.levels.level] == expected.max()
 
 
@@ -113,10 +135,10 @@ TestLevelMachine = LevelMachine.TestCase
 
 @given(st.integers(1, 40))
 def test_any_number_of_epochs(epochs: int) -> None:
-    levels = Levels("NORMAL", 1)
+    levels = Told("NORMAL", 1)
     levels.escalate("DEBUG", epochs, reason="")
     count = 0
-    while levels.debug_envs.any():
+    while levels.level == "DEBUG":
         count += 1
         levels.tick()
     assert count == epochs

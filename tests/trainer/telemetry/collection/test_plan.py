@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from esper_overwatch.protocol.server.emitter import Emitter
 from esper_overwatch.trainer.config.service_options import TelemetryConfig
 from esper_overwatch.trainer.telemetry.collection.plan import CollectionPlan
@@ -19,17 +17,6 @@ def made(**config: Any) -> tuple[CollectionPlan, Emitter]:
 
 def told(emitter: Emitter) -> list[tuple[str, int | None, str | None]]:
     return [(e.event.level, e.event.epochs, e.event.command) for e in emitter.drain(1000)]  # type: ignore[attr-defined]
-
-
-def test_escalation_of_a_command_is_reported_and_ends() -> None:
-    plan, emitter = made()
-    plan.escalate("DEBUG", 2, env=1, reason="by me", command="c1")
-    assert plan.layer_envs.tolist() == [False, True, False]
-    plan.end_epoch(())
-    assert (plan.epochs_left("c1"), plan.take_ended()) == (1, {})
-    plan.end_epoch(())
-    assert (plan.epochs_left("c1"), plan.take_ended(), plan.take_ended()) == (None, {"c1": "NORMAL"}, {})
-    assert told(emitter) == [("DEBUG", 2, "c1"), ("NORMAL", None, "c1")]
 
 
 def test_cancelled_escalation_is_reported_and_not_ended() -> None:
@@ -49,20 +36,6 @@ def test_fixed_interval_thins_out_layers_of_level_debug() -> None:
         plan.record_cost(1.0, 0.1 if plan.is_due else None, 0.0)
         plan.end_epoch(())
     assert collected == [True, False, False] * 2
-
-
-def test_state_brings_back_escalations() -> None:
-    plan, _ = made()
-    plan.escalate("DEBUG", 5, env=2, reason="by me", command="c1")
-    other, _ = made()
-    other.load_state_dict(plan.state_dict())
-    assert other.layer_envs.tolist() == [False, False, True]
-    assert other.epochs_left("c1") == 5
-
-
-def test_escalation_of_an_unknown_env_is_refused() -> None:
-    with pytest.raises(ValueError, match="this run has envs 0 to 2"):
-        made()[0].escalate("DEBUG", 1, env=3, reason="by me")
 
 
 def test_raised_anomalies_are_taken_once() -> None:
