@@ -27,6 +27,7 @@ from esper_overwatch.protocol.journal.writer import Journal
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.events import Context
 from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, STREAMS, Op, Stage
+from tests.protocol.values import an_event
 
 from .report import finish
 
@@ -83,17 +84,8 @@ def events(count: int) -> Iterator[tuple[Context, object, int | None]]:
 
 
 def _started() -> ev.RunStarted:
-    return ev.RunStarted(
-        run="0",
-        name="long",
-        boot="b",
-        pid=1,
-        host="h",
-        version="0",
-        torch="2",
-        device="cpu",
-        task="digits",
-        policy="ppo",
+    return an_event(
+        ev.RunStarted,
         envs=N,
         slots=[f"r0c{i}" for i in range(S)],
         blueprints=["norm", "attention"],
@@ -101,10 +93,6 @@ def _started() -> ev.RunStarted:
         ops=[op.name for op in Op],
         heads=list(HEAD_NAMES),
         episode_epochs=EPOCHS,
-        rounds=0,
-        host_parameters=274,
-        seed=1,
-        config={},
     )
 
 
@@ -124,17 +112,7 @@ def _round(random_: random.Random, round_: int) -> Iterator[tuple[Context, objec
             id_ = f"r{round_}e{epoch}n{env}"
             yield (
                 clock,
-                ev.SeedStage(
-                    slot=slot,
-                    from_stage=before,
-                    to_stage=after,
-                    blueprint="norm",
-                    alpha=0.0,
-                    by="policy",
-                    parameters=17,
-                    seed=seed,
-                    action=id_,
-                ),
+                an_event(ev.SeedStage, slot=slot, from_stage=before, to_stage=after, seed=seed, action=id_),
                 env,
             )
             yield (
@@ -150,77 +128,40 @@ def _round(random_: random.Random, round_: int) -> Iterator[tuple[Context, objec
                 env,
             )
         yield Context(round=round_, epoch=epoch + 1), _epoch(random_), None
-        yield (
-            clock,
-            ev.SystemSample(
-                cpu_percent=99.0, rss=1, memory_total=2, memory_used=1, load1=1.0, cores=2, disk_free=1
-            ),
-            None,
-        )
+        yield clock, an_event(ev.SystemSample), None
     end = Context(round=round_, epoch=EPOCHS)
     for env in range(N):
         yield from ((end, seed, env) for seed in _ends(random_, round_, env))
-    yield end, _finished(random_), None
+    yield end, an_event(ev.RoundFinished, accuracy_best=random_.random()), None
 
 
 def _ends(random_: random.Random, round_: int, env: int) -> Iterator[ev.SeedEnded]:
     for born in range(0, EPOCHS, 4):
-        yield ev.SeedEnded(
-            seed=f"r{round_}e{born}n{env}s0",
-            slot=f"r0c{born // 4 % S}",
-            blueprint="norm",
-            parameters=17,
-            born=born,
-            ended=born + 3,
-            how="PRUNED",
-            contribution=random_.random(),
-        )
+        seed, slot = f"r{round_}e{born}n{env}s0", f"r0c{born // 4 % S}"
+        ends = {"born": born, "ended": born + 3, "how": "PRUNED", "contribution": random_.random()}
+        yield an_event(ev.SeedEnded, seed=seed, slot=slot, **ends)
 
 
 def _epoch(random_: random.Random) -> ev.EpochFinished:
-    per_env: Any = lambda: [random_.random() for _ in range(N)]  # noqa: E731
-    per_slot: Any = lambda: [[random_.random() for _ in range(S)] for _ in range(N)]  # noqa: E731
+    def per_env() -> list[float]:
+        return [random_.random() for _ in range(N)]
+
     codes = [[2] * S for _ in range(N)]
-    return ev.EpochFinished(
-        seconds=0.5,
-        train_loss=per_env(),
-        train_accuracy=per_env(),
-        val_loss=per_env(),
-        val_accuracy=per_env(),
-        reward=per_env(),
-        episode_return=per_env(),
+    rows = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "reward", "episode_return")
+    grids = ("alpha", "contribution", "seed_grad_norm", "seed_health")
+    return an_event(
+        ev.EpochFinished,
+        **{name: per_env() for name in (*rows, "host_grad_norm", "host_health")},
+        **{name: [[random_.random() for _ in range(S)] for _ in range(N)] for name in grids},
+        **dict.fromkeys(("stage", "epochs_in_stage", "gates_asked", "gates_passed"), codes),
         op=[1] * N,
         action_slot=[1] * N,
-        host_grad_norm=per_env(),
-        host_health=per_env(),
-        stage=codes,
-        epochs_in_stage=codes,
-        alpha=per_slot(),
         blueprint=[[0] * S] * N,
-        contribution=per_slot(),
-        seed_grad_norm=per_slot(),
-        seed_health=per_slot(),
         parameters=[300] * N,
         reward_components={"gain": per_env(), "rent": per_env()},
         phases={"train": 0.4, "validate": 0.1},
-        gates_asked=codes,
-        gates_passed=codes,
         executed=[True] * N,
         heads={name: [0] * N for name in HEAD_NAMES},
-    )
-
-
-def _finished(random_: random.Random) -> ev.RoundFinished:
-    return ev.RoundFinished(
-        seconds=12.0,
-        env_epochs_per_second=16.0,
-        return_mean=0.5,
-        return_p10=0.1,
-        return_p50=0.5,
-        return_p90=0.9,
-        accuracy_mean=0.8,
-        accuracy_best=random_.random(),
-        best_env=0,
     )
 
 

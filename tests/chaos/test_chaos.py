@@ -9,6 +9,7 @@ import pytest
 
 from esper_overwatch.protocol.messages.events import Context, LogLine, SeedStage
 from tests.batches import batch_of
+from tests.protocol.values import an_event
 
 from .__main__ import acts
 from .checks import check_dense, check_figures, figures_by_boot, newest_round
@@ -26,14 +27,7 @@ def run(*places: tuple[int, int], alpha: float = 0.5) -> list[Line]:
     begin = LogLine(level="INFO", logger="x", message="")
     events = [dataclasses.replace(event(1, (0, 0), begin), type="run.started")]
     for number, (place, n) in enumerate(itertools.product(places, range(2)), start=2):
-        moved = SeedStage(
-            slot=f"r0c{n}",
-            from_stage="TRAINING",
-            to_stage="BLENDING",
-            blueprint="norm",
-            alpha=alpha,
-            by="policy",
-        )
+        moved = an_event(SeedStage, slot=f"r0c{n}", alpha=alpha)
         events.append(event(number, place, moved))
     return events
 

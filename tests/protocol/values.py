@@ -1,17 +1,20 @@
-"""Hypothesis strategies for any event, from its type hints."""
+"""Any event from its type hints: plain ones, and hypothesis strategies."""
 
 from __future__ import annotations
 
 import dataclasses
 import types
 import typing
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
 from esper_overwatch.protocol.messages.events import EVENTS, Incident
+from tools.message_examples import example
+
+E = TypeVar("E")
 
 INCIDENT = Incident(
     id="b00t-1",
@@ -32,6 +35,14 @@ def an_incident(id: str, **changes: Any) -> Incident:
     if changes.pop("over", False):
         changes |= {"active": False, "change": "over", "over": 9}
     return dataclasses.replace(INCIDENT, id=id, **changes)
+
+
+def an_event(cls: type[E], **values: Any) -> E:
+    """One with these values, and plain ones in the other fields that it cannot do without."""
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+    hints = typing.get_type_hints(cls)
+    return cls(**{name: example(hints[name], name) for name in needed} | values)
 
 
 NEEDED: dict[str, dict[str, Any]] = {

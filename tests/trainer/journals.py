@@ -10,8 +10,10 @@ from typing import Any
 from esper_overwatch.protocol.journal.writer import DEFAULT_LIMITS, Journal, JournalLimits
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.events import Context, spec_of
+from esper_overwatch.protocol.messages.vocabulary import Stage
 from esper_overwatch.protocol.runs import RunFolder
 from tests.batches import batch_of
+from tests.protocol.values import an_event
 
 BEGIN = 1_780_000_000_000_000
 """Time of the first event, microseconds; each later one comes a second after."""
@@ -39,28 +41,19 @@ def at(round_: int, epoch: int, env: int | None = None) -> Context:
 
 
 def started(boot: str, resumed_round: int | None = None, *, rounds: int = 0) -> Told:
-    event = ev.RunStarted(
-        run="id",
-        name="r",
+    event = an_event(
+        ev.RunStarted,
         boot=boot,
-        pid=4242,
-        host="h",
         version="0",
         torch="2",
-        device="cpu",
-        task="digits",
-        policy="ppo",
         envs=2,
         slots=SLOTS,
         blueprints=["norm", "attention"],
-        stages=["DORMANT", "GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED", "PRUNED"],
+        stages=[stage.name for stage in Stage],
         ops=OPS,
         heads=["op", "slot"],
         episode_epochs=3,
         rounds=rounds,
-        host_parameters=10,
-        seed=1,
-        config={},
         resumed_round=resumed_round,
     )
     return event, at(0, 0)
@@ -98,18 +91,8 @@ def epoch(round_: int, epoch_: int, accuracy: float = 0.5, **changes: Any) -> To
 
 
 def round_finished(round_: int, epoch_: int = 3, accuracy: float = 0.5, germinated: int = 0) -> Told:
-    event = ev.RoundFinished(
-        seconds=1.5,
-        env_epochs_per_second=4.0,
-        return_mean=1.5,
-        return_p10=1.0,
-        return_p50=1.5,
-        return_p90=2.0,
-        accuracy_mean=accuracy,
-        accuracy_best=accuracy,
-        best_env=0,
-        germinated=germinated,
-    )
+    best = {"accuracy_mean": accuracy, "accuracy_best": accuracy, "best_env": 0}
+    event = an_event(ev.RoundFinished, seconds=1.5, germinated=germinated, **best)
     return event, at(round_, epoch_)
 
 

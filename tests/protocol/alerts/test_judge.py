@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import msgspec
 import pytest
 
 from esper_overwatch.protocol.alerts.condition import parse_condition
@@ -14,14 +12,7 @@ from esper_overwatch.protocol.alerts.rules import Rule
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.events import Context, spec_of
 from esper_overwatch.protocol.server.emitter import Emitted
-from tools.message_examples import example
-
-
-def made(cls: type, **values: Any) -> Any:
-    """An event with these values, and what its type allows in the other fields."""
-    event = msgspec.convert(example(cls), cls)
-    vars(event).update(values)
-    return event
+from tests.protocol.values import an_event
 
 
 class Run:
@@ -34,7 +25,7 @@ class Run:
         self._judge = RuleJudge([rule], "7f3a01bc", self.raised.append, self.warnings.append)
         self._seconds = 0
         slots = ["r0c0", "r0c1"]
-        self.tell(made(ev.RunStarted, kind=kind, episode_epochs=10, slots=slots), 0)
+        self.tell(an_event(ev.RunStarted, kind=kind, episode_epochs=10, slots=slots), 0)
 
     def tell(self, event: object, epoch: int = 0, round_: int = 1) -> int:
         """Judge an event; gives how many alerts it has raised."""
@@ -77,18 +68,16 @@ def test_steps_that_go_back_begin_to_hold_again() -> None:
 
 def test_columns_that_are_no_slots_have_numbers() -> None:
     run = Run("op_probability > 0.9")
-    assert (
-        run.tell(made(ev.EpochFinished, op_probability=[[0.1] * 6, [0.0, 0.0, 0.0, 0.0, 0.95, 0.05]]), 1) == 1
-    )
+    shares = [[0.1] * 6, [0.0, 0.0, 0.0, 0.0, 0.95, 0.05]]
+    assert run.tell(an_event(ev.EpochFinished, op_probability=shares), 1) == 1
     assert run.raised[0].text == "op_probability = 0.95 in env01.4"
 
 
 def test_metric_of_a_training_holds_in_each_env_alone() -> None:
     run = Run("loss > 2 for 3 epochs")
     losses = [[3, 1, None], [3, 3, None], [1, 3, None], [1, 3, math.nan]]
-    raised = [
-        run.tell(made(ev.EpochFinished, train_loss=loss), epoch) for epoch, loss in enumerate(losses, start=1)
-    ]
+    told = [an_event(ev.EpochFinished, train_loss=loss) for loss in losses]
+    raised = [run.tell(event, epoch) for epoch, event in enumerate(told, start=1)]
     assert raised == [0, 0, 0, 1]
     assert (run.raised[0].text, run.raised[0].title) == ("loss = 3 in env01", "loss > 2 for 3 epochs")
 
@@ -96,13 +85,13 @@ def test_metric_of_a_training_holds_in_each_env_alone() -> None:
 @pytest.mark.parametrize(
     ("when", "event", "text"),
     [
-        ("contribution < 0", made(ev.EpochFinished, contribution=[[0.1, -0.5]]), " = -0.5 in env00.r0c1"),
-        ("phases.train > 2", made(ev.EpochFinished, phases={"train": 3.0, "wait": 9.0}), " = 3"),
-        ("drift > 2", made(ev.Drift, source=["env07", "policy"], norm_drift=[1.0, 4.0]), " = 4 in policy"),
-        ("approx_kl > 0.1", made(ev.PPOUpdate, approx_kl=0.5), " = 0.5"),
-        ("ppo.update.seconds > 9", made(ev.PPOUpdate, seconds=10.0), " = 10"),
-        ("return < 0", made(ev.RoundFinished, return_mean=-1.0), " = -1"),
-        ("disk_free < 1000", made(ev.SystemSample, disk_free=10), " = 10"),
+        ("contribution < 0", an_event(ev.EpochFinished, contribution=[[0.1, -0.5]]), " = -0.5 in env00.r0c1"),
+        ("phases.train > 2", an_event(ev.EpochFinished, phases={"train": 3.0, "wait": 9.0}), " = 3"),
+        ("drift > 2", an_event(ev.Drift, source=["env07", "me"], norm_drift=[1.0, 4.0]), " = 4 in me"),
+        ("approx_kl > 0.1", an_event(ev.PPOUpdate, approx_kl=0.5), " = 0.5"),
+        ("ppo.update.seconds > 9", an_event(ev.PPOUpdate, seconds=10.0), " = 10"),
+        ("return < 0", an_event(ev.RoundFinished, return_mean=-1.0), " = -1"),
+        ("disk_free < 1000", an_event(ev.SystemSample, disk_free=10), " = 10"),
     ],
 )
 def test_metrics_of_a_training_are_found_by_name(when: str, event: object, text: str) -> None:
@@ -126,7 +115,7 @@ def test_incidents_raise_when_they_begin_and_grow_worse() -> None:
     run = Run("incident.severity >= warning")
     changes = [("began", "info"), ("worse", "warning"), ("changed", "warning"), ("worse", "critical")]
     told = [
-        run.tell(made(ev.Incident, change=change, severity=severity, kind="kl_spike", title="KL"))
+        run.tell(an_event(ev.Incident, change=change, severity=severity, kind="kl_spike", title="KL"))
         for change, severity in [*changes, ("over", "critical")]
     ]
     assert told == [0, 1, 0, 1, 0]
@@ -157,8 +146,8 @@ def test_ends_are_told_apart() -> None:
 def test_alerts_of_the_loop_raise_by_their_level() -> None:
     run = Run("alert.level >= warning", kind="published")
     for level in ("info", "warning", "critical"):
-        run.tell(made(ev.Alert, id=level, rule="", change="raised", level=level, title=level))
-    run.tell(made(ev.Alert, id="x", rule="other", change="raised", level="critical"))
+        run.tell(an_event(ev.Alert, id=level, rule="", change="raised", level=level, title=level))
+    run.tell(an_event(ev.Alert, id="x", rule="other", change="raised", level="critical"))
     assert [alert.title for alert in run.raised] == ["warning", "critical"]
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import json
 
 import jsonschema
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,8 +21,7 @@ from esper_overwatch.protocol.errors import WireError
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.schema import json_schema
 from esper_overwatch.protocol.messages.vocabulary import LEVELS, STREAMS
-from tests.protocol.values import events_of, same
-from tools.message_examples import example
+from tests.protocol.values import an_event, events_of, same
 
 contexts = st.builds(
     ev.Context,
@@ -55,15 +53,7 @@ def test_what_goes_in_fits_the_schema_and_comes_out_equal(type_: str) -> None:
 
 
 def test_absent_and_not_a_number_stay_apart() -> None:
-    event = ev.Drift(
-        source=["a", "b", "c", "d"],
-        norm=[None, float("nan"), float("inf"), float("-inf")],
-        norm_ema=[],
-        norm_drift=[],
-        health=[],
-        health_ema=[],
-        health_drift=[],
-    )
+    event = an_event(ev.Drift, norm=[None, float("nan"), float("inf"), float("-inf")])
     line = encode_event(1, 2, ev.Context(), event)
     assert json.loads(line)["data"]["norm"] == [None, "NaN", "Infinity", "-Infinity"]
     norm = decode_line(line).data.norm
@@ -74,26 +64,14 @@ def test_absent_and_not_a_number_stay_apart() -> None:
 
 @pytest.mark.parametrize("loss", [0.5, float("nan")])
 def test_field_left_out_stays_so_beside_any_number(loss: float) -> None:
-    update = msgspec.convert(example(ev.PPOUpdate) | {"policy_loss": loss, "limits": None}, ev.PPOUpdate)
+    update = an_event(ev.PPOUpdate, policy_loss=loss)
     assert "limits" not in json.loads(encode_event(1, 2, ev.Context(), update))["data"]
 
 
 @pytest.mark.parametrize("unmeasured", [0, 1, 3])
 @pytest.mark.parametrize("name", ["cpu_percent", "gpu_percent"])
 def test_empty_fields_hide_no_value_that_json_lacks(name: str, unmeasured: int) -> None:
-    event = ev.SystemSample(
-        cpu_percent=1.0,
-        rss=1,
-        memory_total=2,
-        memory_used=1,
-        load1=0.5,
-        cores=2,
-        disk_free=7,
-        gpu_percent=4.0,
-        gpu_memory=5,
-        gpu_memory_total=6,
-        gpu_celsius=7.0,
-    )
+    event = an_event(ev.SystemSample, gpu_percent=4.0, gpu_memory=5, gpu_memory_total=6, gpu_celsius=7.0)
     for empty in ("gpu_memory", "gpu_memory_total", "gpu_celsius")[:unmeasured]:
         setattr(event, empty, None)
     setattr(event, name, float("nan"))
@@ -111,15 +89,7 @@ def test_text_about_null_is_text() -> None:
 def test_numpy_columns_are_lists_on_the_wire(dtype: type, contiguous: bool) -> None:
     whole = np.array([[0.5, np.nan], [np.inf, -0.0]], dtype=dtype)
     column = whole[0] if contiguous else whole[:, 1]
-    event = ev.Drift(
-        source=["a", "b"],
-        norm=column,
-        norm_ema=[dtype(0.25)],
-        norm_drift=np.arange(2),
-        health=[],
-        health_ema=[],
-        health_drift=[],
-    )  # type: ignore[arg-type]
+    event = an_event(ev.Drift, norm=column, norm_ema=[dtype(0.25)], norm_drift=np.arange(2))
     back = decode_line(encode_event(1, 2, ev.Context(), event)).data
     assert same(back.norm, column.tolist())
     assert back.norm_ema == [0.25]

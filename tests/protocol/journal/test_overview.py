@@ -18,7 +18,7 @@ from esper_overwatch.protocol.messages.events import Context
 from esper_overwatch.protocol.next_commands import next_commands
 from esper_overwatch.protocol.runs import RunFolder, find_run
 from esper_overwatch.trainer.cli.runs import list_command
-from tests.protocol.values import an_incident
+from tests.protocol.values import an_event, an_incident
 
 
 class Journal:
@@ -36,21 +36,7 @@ class Journal:
 
     def add_round(self, number: int, total: float) -> None:
         self.add(ev.RoundStarted(rounds=100), round=number)
-        self.add(round_finished(total), round=number, epoch=8)
-
-
-def round_finished(total: float) -> ev.RoundFinished:
-    return ev.RoundFinished(
-        seconds=1.0,
-        env_epochs_per_second=1.0,
-        return_mean=total,
-        return_p10=0.0,
-        return_p50=0.0,
-        return_p90=0.0,
-        accuracy_mean=0.5,
-        accuracy_best=0.5,
-        best_env=0,
-    )
+        self.add(an_event(ev.RoundFinished, return_mean=total), round=number, epoch=8)
 
 
 def test_overview_of_a_training(tmp_path: Path) -> None:
@@ -118,17 +104,10 @@ def test_overview_of_a_resumed_run_forgets_the_last_end(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "events.jsonl")
     journal.add(an_incident("b-1", severity="critical"))
     journal.add(ev.RunStopped(reason="by x", exit_code=11, rounds=40, error="boom"))
-    journal.add(started())
+    journal.add(an_event(ev.RunStarted))
     found = read_overview(journal.path)
     assert found is not None
     assert (found.critical, found.exit_code, found.error) == (0, None, "")
-
-
-def started() -> ev.RunStarted:
-    texts = dict.fromkeys(("torch", "device", "task", "policy", "version", "host"), "")
-    lists: dict[str, Any] = {name: [] for name in ("slots", "blueprints", "stages", "ops", "heads")}
-    numbers = dict.fromkeys(("pid", "envs", "episode_epochs", "rounds", "host_parameters", "seed"), 0)
-    return ev.RunStarted(run="r", name="n", boot="b", config={}, **texts, **lists, **numbers)
 
 
 def test_overview_of_no_journal_and_of_rubbish(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from esper_overwatch.trainer.checkpoint import Checkpoints
 from esper_overwatch.trainer.doctor.bundle import PostmortemReport
 from esper_overwatch.trainer.doctor.run import Diagnosis, diagnose
 from esper_overwatch.trainer.doctor.run_text import diagnosis_lines
-from tests.protocol.values import an_incident
+from tests.protocol.values import an_event, an_incident
 from tests.trainer.journals import BEGIN, Told, at, epoch, round_finished, round_started, started, write_run
 
 torch.set_num_threads(1)
@@ -71,9 +71,7 @@ def test_a_last_word(tmp_path: Path, code: int, ending: str, words: str) -> None
 
 
 def test_no_last_word_is_a_kill_and_memory_is_told(tmp_path: Path) -> None:
-    full = ev.SystemSample(
-        cpu_percent=1, rss=1, memory_total=100, memory_used=98, load1=1, cores=1, disk_free=1
-    )
+    full = an_event(ev.SystemSample, memory_total=100, memory_used=98)
     run = write_run(tmp_path, "r", [*PLAYED, (full, at(1, 3))])
     save(run, 1)
     save(run, 2, 2)

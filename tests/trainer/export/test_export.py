@@ -27,7 +27,7 @@ from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.config.schema import Config
 from tests.batches import batch_of
-from tests.protocol.values import values_of
+from tests.protocol.values import an_event, values_of
 from tests.trainer import journals
 
 pa = pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
@@ -38,29 +38,16 @@ EPISODE = 6
 
 
 def epoch(value: float | None) -> ev.EpochFinished:
-    floats, rows = [value, 0.5], [[value, None], [None, None]]
-    return ev.EpochFinished(
-        seconds=0.25,
+    """As a journal of two envs has it, with this value in the first."""
+    floats = [value, 0.5]
+    return an_event(
+        ev.EpochFinished,
         train_loss=floats,
-        train_accuracy=floats,
-        val_loss=floats,
         val_accuracy=floats,
-        reward=floats,
-        episode_return=[1.0, 2.0],
-        op=[0, 1],
-        action_slot=[None, 1],
-        host_grad_norm=floats,
-        host_health=floats,
         stage=[[1, 2], [3, 4]],
-        epochs_in_stage=[[0, 0], [1, 1]],
-        alpha=[[0.0, 0.5]] * 2,
-        blueprint=[[None, 1]] * 2,
-        contribution=rows,
-        seed_grad_norm=rows,
-        seed_health=rows,
+        contribution=[[None, None]] * 2,
         parameters=[100, 300],
         reward_components={"rent": [0.0, -1.0]},
-        phases={"train": 0.2},
     )
 
 
@@ -238,55 +225,17 @@ def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-ROUND = ev.RoundFinished(
-    seconds=2.0,
-    env_epochs_per_second=5.0,
-    return_mean=0.5,
-    return_p10=0.0,
-    return_p50=0.5,
-    return_p90=1.0,
-    accuracy_mean=0.75,
-    accuracy_best=0.9,
-    best_env=1,
-    final_return=[1.0],
-)
-UPDATE = ev.PPOUpdate(
-    seconds=0.1,
-    policy_loss=-0.5,
-    value_loss=1.0,
-    entropy=0.8,
+ROUND = an_event(ev.RoundFinished, accuracy_mean=0.75)
+UPDATE = an_event(
+    ev.PPOUpdate,
     head_entropy={"op": 0.25, "slot": None},
-    approx_kl=0.01,
-    clip_fraction=0.1,
-    ratio_min=0.9,
-    ratio_max=1.1,
     explained_variance=None,
-    grad_norm=0.5,
-    head_grad_norm={},
-    critic_grad_norm=None,
-    advantage_mean=0.0,
-    advantage_std=1.0,
-    learning_rate=0.001,
-    entropy_coefficient=0.01,
-    epochs=4,
-    minibatches=2,
-    early_stop=False,
-    skipped_nonfinite=0,
     op_fraction={"wait": 1.0},
 )
-
-EVALUATION = ev.EvaluationFinished(
+EVALUATION = an_event(
+    ev.EvaluationFinished,
     policy="ppo",
-    is_rival=False,
-    hosts=4,
-    seconds=1.0,
     return_mean=0.5,
-    accuracy_mean=0.8,
-    test_accuracy_mean=0.75,
-    added_parameters_mean=306.0,
-    fossilized_mean=2.0,
-    return_components={"gain": 0.5},
-    op_fraction={"WAIT": 1.0},
     tasks={"digits": {"return": 0.25}},
     leads={"fixed": {"mean": 0.125, "low": None, "high": None}},
 )

@@ -21,13 +21,12 @@ from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.config.schema import Config
+from tests.protocol.values import an_event
 from tests.trainer import journals
 
 pytest.importorskip("wandb", reason="the extra `wandb` is not installed")
 
-SYSTEM = ev.SystemSample(
-    cpu_percent=75.0, rss=1000, memory_total=4000, memory_used=2000, load1=1.5, cores=2, disk_free=9
-)
+SYSTEM = an_event(ev.SystemSample, cpu_percent=75.0, memory_total=4000, memory_used=2000)
 TOLD = [
     journals.started("b1"),
     journals.round_started(1),

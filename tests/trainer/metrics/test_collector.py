@@ -23,7 +23,7 @@ from esper_overwatch.trainer.metrics.collector import RunCollector, largest, mea
 from esper_overwatch.trainer.metrics.totals import RunTotals
 from tests.protocol.harness import until
 from tests.protocol.values import an_incident
-from tests.trainer.journals import at, ended
+from tests.trainer.journals import at, ended, stage
 from tools import alert_rules, grafana_dashboard
 from tools.message_examples import first_of_each
 
@@ -123,9 +123,7 @@ def test_texts_of_clients_are_no_labels(server: Server, totals: RunTotals) -> No
             ev.Mark(text=secret, client=secret),
             an_incident(secret, source=secret, scope=secret, suspect=secret),
             ev.GovernorRollback(reason=secret, loss=1.0, restored_epoch=1, penalty=0.0),
-            ev.SeedStage(
-                slot=secret, from_stage="HOLDING", to_stage="PRUNED", blueprint=secret, alpha=0, by="auto"
-            ),
+            stage(at(1, 3, 0), secret, "HOLDING", "PRUNED", blueprint=secret, seed=secret)[0],
             ended(at(1, 3, 0), secret, 0, 2, secret, blueprint=secret, seed=secret)[0],
             ev.LogLine(level="INFO", logger=secret, message=secret),
         ],

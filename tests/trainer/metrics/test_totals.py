@@ -12,26 +12,14 @@ from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.anomaly_guide import ANOMALY_GUIDES
 from esper_overwatch.protocol.server.emitter import Emitted
 from esper_overwatch.trainer.metrics.totals import RunTotals, scope_of
-from tests.protocol.values import an_incident
-from tests.trainer.journals import at, ended
+from tests.protocol.values import an_event, an_incident
+from tests.trainer.journals import at, ended, stage
 
 
 def test_newest_evaluation_of_each_policy_is_kept() -> None:
     totals = RunTotals()
     for kind, mean in (("no_growth", 0.1), ("ppo", 0.2), ("ppo", 0.3)):
-        means = dict.fromkeys(("return_mean", "accuracy_mean", "test_accuracy_mean"), mean)
-        event = ev.EvaluationFinished(
-            policy=kind,
-            is_rival=kind != "ppo",
-            hosts=1,
-            seconds=1.0,
-            added_parameters_mean=0.0,
-            fossilized_mean=0.0,
-            return_components={},
-            op_fraction={},
-            tasks={},
-            **means,
-        )
+        event = an_event(ev.EvaluationFinished, policy=kind, is_rival=kind != "ppo", return_mean=mean)
         observe(totals, event)
     assert {kind: e.return_mean for kind, e in totals.evaluations.items()} == {"no_growth": 0.1, "ppo": 0.3}
 
@@ -82,9 +70,8 @@ def test_incidents_are_those_of_the_newest_events(changes: list[tuple[str, str, 
 
 def test_seeds_count_by_their_ends() -> None:
     totals = RunTotals(("norm",))
-    stages = {"from_stage": "HOLDING", "to_stage": "FOSSILIZED", "slot": "r0c0", "blueprint": "norm"}
-    observe(totals, ev.SeedStage(**stages, alpha=1.0, by="policy"))  # type: ignore[arg-type]
-    observe(totals, ev.SeedStage(**stages, alpha=1.0, by="governor"))  # type: ignore[arg-type]
+    for by in ("policy", "governor"):
+        observe(totals, stage(at(1, 3, 0), "r0c0", "HOLDING", "FOSSILIZED", by=by)[0])
     assert totals.stage_entries["FOSSILIZED"] == 1
     assert totals.outcomes.total() == 0
     for how in ("FOSSILIZED", "DORMANT", "unheard of"):
@@ -113,9 +100,6 @@ def test_only_losses_of_the_journal_count_as_its() -> None:
 
 def test_ranks_and_phases_are_bounded() -> None:
     totals = RunTotals()
-    sample = ev.SystemSample(
-        cpu_percent=1, rss=1, memory_total=1, memory_used=1, load1=1, cores=1, disk_free=1
-    )
     for rank in range(1000):
-        observe(totals, sample, rank=rank)
+        observe(totals, an_event(ev.SystemSample), rank=rank)
     assert len(totals.samples) == 64

@@ -16,6 +16,7 @@ from esper_overwatch.trainer.policy.feature_statistics import FEATURE_GROUPS
 from esper_overwatch.trainer.query.database import Database, QueryError
 from esper_overwatch.trainer.query.views import DESCRIPTIONS
 from esper_overwatch.trainer.telemetry.round_events import update_event
+from tests.protocol.values import an_event
 from tests.trainer.journals import (
     Told,
     at,
@@ -92,16 +93,8 @@ def test_interactions_have_a_row_per_pair(tmp_path: Path) -> None:
 
 
 def episode(task: str | None, seeds: dict[str, int] | None = None, **components: float) -> ev.EpisodeFinished:
-    return ev.EpisodeFinished(
-        total_return=sum(components.values()),
-        reward_components=components,
-        accuracy=0.5,
-        parameters=10,
-        added_parameters=0,
-        seeds=seeds or {},
-        rollbacks=0,
-        task=task,
-    )
+    values = {"total_return": sum(components.values()), "reward_components": components}
+    return an_event(ev.EpisodeFinished, seeds=seeds or {}, task=task, **values)
 
 
 def test_returns_have_a_row_per_component_and_task(tmp_path: Path) -> None:

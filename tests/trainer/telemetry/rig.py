@@ -26,6 +26,7 @@ from esper_overwatch.trainer.telemetry.columns import decision_columns, outcome_
 from esper_overwatch.trainer.telemetry.recorder import Recorder, RunShape
 from esper_overwatch.trainer.telemetry.timer import PhaseTimes
 from esper_overwatch.trainer.telemetry.transfer import HostFrame, Transfer
+from tests.protocol.values import an_event
 
 SLOTS = ("r0c0", "r0c1")
 BLUEPRINTS = ("norm", "conv_light")
@@ -220,12 +221,8 @@ class Rig:
 
 def started(envs: int) -> RunStarted:
     """The first event of a boot of the rig."""
-    names: dict[str, Any] = dict.fromkeys(
-        ("run", "name", "boot", "host", "version", "torch", "device", "task", "policy"), "rig"
-    )
-    columns = {"slots": list(SLOTS), "blueprints": list(BLUEPRINTS), "stages": [], "ops": [], "heads": []}
-    sizes = {"pid": 1, "envs": envs, "episode_epochs": EPISODE, "rounds": 0, "host_parameters": 1, "seed": 1}
-    return RunStarted(**names, **columns, **sizes, config={})
+    columns = {"slots": list(SLOTS), "blueprints": list(BLUEPRINTS)}
+    return an_event(RunStarted, envs=envs, episode_epochs=EPISODE, rounds=0, **columns)
 
 
 def healthy_update() -> UpdateStatistics:
@@ -271,12 +268,4 @@ def healthy_update() -> UpdateStatistics:
 def machine(used: float = 0.3) -> SystemSample:
     """A sample of a machine whose memory is used to this share."""
     total = 8 * 2**30
-    return SystemSample(
-        cpu_percent=100.0,
-        rss=2**29,
-        memory_total=total,
-        memory_used=int(used * total),
-        load1=1.0,
-        cores=2,
-        disk_free=2**34,
-    )
+    return an_event(SystemSample, memory_total=total, memory_used=int(used * total), disk_free=2**34)

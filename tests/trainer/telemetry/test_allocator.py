@@ -12,6 +12,7 @@ from esper_overwatch.protocol.messages.events import SystemSample
 from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
 from esper_overwatch.trainer.telemetry.allocator import fill_allocator, sample_device
 from esper_overwatch.trainer.telemetry.signal_values import system_readings
+from tests.protocol.values import an_event
 
 
 def test_cpu_has_no_gpu_in_its_samples(tmp_path: Path) -> None:
@@ -33,9 +34,7 @@ def test_allocator_is_sampled_and_a_full_device_warned_of(
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: statistics)
     properties = SimpleNamespace(total_memory=1000)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    sample = SystemSample(
-        cpu_percent=0.0, rss=1, memory_total=100, memory_used=10, load1=0.0, cores=1, disk_free=1
-    )
+    sample = an_event(SystemSample, memory_total=100, memory_used=10)
     fill_allocator(sample, torch.device("cuda", 0))
     assert (sample.gpu_allocated, sample.gpu_reserved) == (reserved // 2, reserved)
     assert sample.gpu_fragmentation == (0.25 if reserved else 0.0)
