@@ -43,10 +43,10 @@ from esper_overwatch.protocol.storage.keys import (
     new_pair,
     write_secret,
 )
-from esper_overwatch.trainer.cli.main import main
 from tests.protocol.harness import Reader, gateway_process, serving, until
 from tests.protocol.raw import Raw
 from tests.protocol.sshd import free_ports
+from tests.trainer.command import esper
 
 
 @pytest.fixture(autouse=True)
@@ -404,24 +404,23 @@ def test_claim_takes_rights_and_gives_none(server: Server) -> None:
 
 
 def test_the_command_line_over_tcp(gateway: Gateway, server: Server, address: str) -> None:
-    runner = CliRunner()
-    status = runner.invoke(main, ["status", address, "--key", "viewer", "--json"])
+    status = esper("status", address, "--key", "viewer", "--json")
     assert json.loads(status.output)["name"] == "alpha"
-    stop = runner.invoke(main, ["stop", address, "--key", "viewer"])
+    stop = esper("stop", address, "--key", "viewer")
     assert (stop.exit_code, stop.output) == (
         4,
         "esper-daemon: stop refused: key viewer is viewer here; it takes operator\n",
     )
-    mark = runner.invoke(main, ["mark", address, "a note", "--key", "operator"])
+    mark = esper("mark", address, "a note", "--key", "operator")
     assert (mark.exit_code, until(lambda: events_of(server, "mark"))[0]["text"]) == (0, "a note")
-    ping = runner.invoke(main, ["call", "--key", "viewer", address, "ping"])
+    ping = esper("call", "--key", "viewer", address, "ping")
     assert ping.exit_code == 0, ping.output
-    params = runner.invoke(main, ["param", address, "--key", "viewer", "--json"])
+    params = esper("param", address, "--key", "viewer", "--json")
     assert (params.exit_code, json.loads(params.output)) == (0, [])
     for words in (["query", address, "SELECT 1"], ["doctor", address]):
-        refused = runner.invoke(main, [*words, "--key", "viewer"])
+        refused = esper(*words, "--key", "viewer")
         assert (refused.exit_code, "use --ssh" in refused.output) == (3, True)
-    picture = runner.invoke(terminal, [address, "--once"])
+    picture = CliRunner().invoke(terminal, [address, "--once"])
     assert (picture.exit_code, "give --key NAME" in picture.output) == (10, True)
 
 
@@ -485,7 +484,7 @@ def test_killed_gateway_starts_again_unnoticed(
 def test_command_ends_by_signal_and_tells_errors(server: Server, address: str) -> None:
     with gateway_process(address) as process:
         until(lambda: serves(address))
-        other = CliRunner().invoke(main, ["gateway", "ssh://box/alpha", "--listen", address])
+        other = esper("gateway", "ssh://box/alpha", "--listen", address)
         assert (other.exit_code, "run it on that machine" in other.output) == (3, True)
         second = subprocess.run(
             [sys.executable, "-m", "esper_overwatch.trainer", "gateway", "--listen", address],

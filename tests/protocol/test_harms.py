@@ -16,13 +16,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from click.testing import CliRunner
 
 from esper_overwatch import connect
 from esper_overwatch.protocol.errors import KeyRefused, NoReply, RequestError
 from esper_overwatch.protocol.runs import find_run
 from esper_overwatch.protocol.storage.keys import make_client
-from esper_overwatch.trainer.cli.main import main
+from tests.trainer.command import esper
 
 from .harness import DAEMON, gateway_process, until
 from .sshd import free_ports
@@ -179,7 +178,7 @@ def test_no_peer_speaks_to_a_terminal(home: Path, attack: Attack, peer: str) -> 
         ("status",),
         ("query", "SELECT * FROM commands"),
     ):
-        shown = CliRunner().invoke(main, (words[0], "alpha", *words[1:]), color=True)
+        shown = esper(words[0], "alpha", *words[1:], color=True)
         assert shown.exit_code == 0, shown.output
         assert all(line.isprintable() for line in shown.output.split("\n")), words
         assert not any(line.startswith("root") for line in shown.output.split("\n")), "a row was forged"

@@ -14,15 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from click.testing import CliRunner
 
 from esper_overwatch.trainer.checkpoint import FORMAT, load, seal, to_archive
 from esper_overwatch.trainer.checkpoint_files import CheckpointError
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.policy.agent import Agent
 from esper_overwatch.trainer.policy.saved_policy import FORMAT as POLICY_FORMAT
 from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
+from tests.trainer.command import esper
 
 SMALL = ("envs.count=2", "ppo.minibatches=1", "policy.hidden=16")
 
@@ -84,7 +83,7 @@ def test_mutated_files_load_or_give_one_line(
         path.write_bytes(
             repacked(state, lambda name, raw: mutated(raw, chance) if name.endswith("data.pkl") else raw)
         )
-        answer = CliRunner().invoke(main, ["policy", *words])
+        answer = esper("policy", *words)
         other.unlink(missing_ok=True)
         if answer.exit_code:
             assert isinstance(answer.exception, SystemExit), answer.exception

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import zstandard
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +26,7 @@ from esper_overwatch.protocol.journal.segments import MAX_FRAME_BYTES, SegmentFo
 from esper_overwatch.protocol.journal.writer import Journal
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.runs import RunFolder, list_runs
-from esper_overwatch.trainer.cli.main import main
+from tests.trainer.command import esper
 
 LINES = [
     encode_event(seq, seq, ev.Context(round=1), ev.RunStateChanged(state="TRAINING")) for seq in range(1, 9)
@@ -124,7 +123,7 @@ def test_damage_of_a_run_is_told_in_its_row(
     assert bool(rows["bad"].damage) == (damage in TOLD)
     assert (rows["good"].damage, rows["good"].overview is not None) == ("", True)
     for words in (["list", "--all"], ["list", "--all", "--json"], ["status", "bad"], ["doctor", "bad"]):
-        answer = CliRunner().invoke(main, words)
+        answer = esper(*words)
         assert answer.exception is None or isinstance(answer.exception, SystemExit), answer.exception
     machine = LocalMachine(tmp_path)
     machine._look()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from esper_overwatch.protocol.codec.json_lines import encode_event
 from esper_overwatch.protocol.errors import RunNotFound
@@ -17,8 +16,8 @@ from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.events import Context
 from esper_overwatch.protocol.next_commands import next_commands
 from esper_overwatch.protocol.runs import RunFolder, find_run
-from esper_overwatch.trainer.cli.runs import list_command
 from tests.protocol.values import an_event, an_incident
+from tests.trainer.command import esper
 
 
 class Journal:
@@ -169,6 +168,6 @@ def test_list_tells_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("ESPER_HOME", str(tmp_path))
     with RunFolder.claim("alpha") as folder:
         Journal(folder.events).add_round(3, 7.0)
-    (row,) = json.loads(CliRunner().invoke(list_command, ["--all", "--json"]).output)
+    (row,) = json.loads(esper("list", "--all", "--json").output)
     assert (row["overview"]["round"], row["overview"]["values"], row["state"]) == (3, [7.0], "DIED")
     assert row["created"] == find_run("alpha").created

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import zmq
-from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +17,7 @@ from esper_overwatch.protocol.errors import FolderError, KeysUnusable
 from esper_overwatch.protocol.messages.roles import ROLES, is_allowed
 from esper_overwatch.protocol.storage import keys
 from esper_overwatch.protocol.storage.keys import AllowList, client_pair, make_client, new_pair, read_secret
-from esper_overwatch.trainer.cli.main import main
+from tests.trainer.command import esper
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +166,7 @@ def test_roles_contain_each_other() -> None:
 
 
 def run(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(main, ["keys", *words])
+    result = esper("keys", *words)
     return result.exit_code, result.output
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from esper_overwatch import publish
 from esper_overwatch.protocol.runs import list_runs
-from esper_overwatch.trainer.cli.main import main
 from tests.protocol.alerts.receiver import Receiver
 from tests.protocol.harness import until
+from tests.trainer.command import esper
 
 RULES = """
 [alerts.called]
@@ -43,7 +43,7 @@ def rules(receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def run(*words: str) -> Result:
-    return CliRunner().invoke(main, ["alerts", *words])
+    return esper("alerts", *words)
 
 
 def test_alerts_are_listed_with_what_became_of_them(rules: Path, receiver: Receiver) -> None:
@@ -87,7 +87,7 @@ def test_rule_is_tested_without_a_run(rules: Path, receiver: Receiver) -> None:
 
 def test_start_is_refused_where_a_rule_is_wrong(rules: Path) -> None:
     rules.write_text('[alerts.x]\nwhen = "loss i nan"\nrun = "stop"')
-    refused = CliRunner().invoke(main, ["start", "new"])
+    refused = esper("start", "new")
     assert refused.exit_code == 9
     assert refused.stderr.startswith(f"esper-daemon: {rules}: alerts.x: when: after 'loss' stands 'i'")
     assert not list_runs()

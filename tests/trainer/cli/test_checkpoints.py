@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 
-from click.testing import CliRunner
-
 from esper_overwatch.protocol.runs import RunFolder
-from esper_overwatch.trainer.cli.main import main
+from tests.trainer.command import esper
 
 
 def test_deleting_prints_json_where_asked() -> None:
@@ -17,7 +15,7 @@ def test_deleting_prints_json_where_asked() -> None:
     for number, options in ((1, []), (2, ["--json"])):
         file = run.checkpoints / f"round-00000{number}.pt"
         file.write_bytes(b"")
-        done = CliRunner().invoke(main, ["checkpoints", "alpha", "--delete", file.name, *options])
+        done = esper("checkpoints", "alpha", "--delete", file.name, *options)
         assert done.exit_code == 0, done.stderr
         assert not file.exists()
         assert (json.loads(done.stdout) if options else done.stdout) == (

@@ -9,16 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from esper_overwatch.trainer.cli.main import main
+from tests.trainer.command import esper
 
 PROGRAMS = {"esper-daemon": "esper_overwatch.trainer", "esper-tui": "esper_overwatch.overwatch_tui"}
 
 
 def install(home: Path, *shell: str, **environment: str | None) -> str:
     places: dict[str, str | None] = {"HOME": str(home), "XDG_DATA_HOME": None, "XDG_CONFIG_HOME": None}
-    done = CliRunner().invoke(main, ["completion", *shell], env=places | environment)
+    done = esper("completion", *shell, env=places | environment)
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -59,6 +58,6 @@ def test_zsh_and_fish_find_files_of_both_programs(tmp_path: Path) -> None:
 
 
 def test_an_unknown_shell_must_be_named() -> None:
-    done = CliRunner().invoke(main, ["completion"], env={"SHELL": "/bin/csh"})
+    done = esper("completion", env={"SHELL": "/bin/csh"})
     assert done.exit_code == 2
     assert "bash, zsh, fish" in done.output

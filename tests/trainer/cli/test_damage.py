@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
 
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.journal.segments import SegmentFolder
@@ -16,16 +15,12 @@ from esper_overwatch.protocol.journal.writer import Journal, JournalLimits
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.events import spec_of
 from esper_overwatch.protocol.runs import RunFolder
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.config.schema import Config
 from tests.batches import batch_of
+from tests.trainer.command import esper
 from tests.trainer.journals import BEGIN, at, epoch, round_started, started
 
 NUM_EPOCHS = 60
-
-
-def call(*words: str) -> Result:
-    return CliRunner().invoke(main, words)
 
 
 @pytest.fixture
@@ -92,10 +87,10 @@ def test_readers_agree_on_what_is_lost(
     for extra in ("duckdb", "pyarrow", "tensorboard", "wandb"):
         pytest.importorskip(extra)
     words = tuple(str(tmp_path / "out") if word == "OUT" else word for word in words)
-    whole = call(*words)
+    whole = esper(*words)
     assert (whole.exit_code, whole.stderr) == (0, "")
     lost = flip(journal)
-    damaged = call(*words)
+    damaged = esper(*words)
     assert damaged.exit_code == 1
     assert count(damaged.stdout, whole.stdout) == NUM_EPOCHS - len(lost)
     place, missing = damaged.stderr.splitlines()
@@ -106,7 +101,7 @@ def test_readers_agree_on_what_is_lost(
 def test_list_of_views_tells_damage_in_each_form(journal: Path) -> None:
     pytest.importorskip("duckdb")
     flip(journal)
-    told = [call("query", "alpha", "--views", *form) for form in ((), ("--csv",), ("--json",))]
+    told = [esper("query", "alpha", "--views", *form) for form in ((), ("--csv",), ("--json",))]
     assert [one.exit_code for one in told] == [1, 1, 1]
     assert len({one.stderr for one in told}) == 1
     assert "epochs" in json.loads(told[-1].stdout)
@@ -115,7 +110,7 @@ def test_list_of_views_tells_damage_in_each_form(journal: Path) -> None:
 def test_damaged_line_is_named_with_its_number(journal: Path) -> None:
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([*lines[:-1], b"\0\0junk\n", lines[-1]]))
-    result = call("replay", "alpha")
+    result = esper("replay", "alpha")
     assert result.exit_code == 1
     assert f"line {len(lines)}: not an event" in result.stderr
     assert "mark" in result.stdout.splitlines()[-1]

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from esper_overwatch import publish
 from esper_overwatch.protocol.messages import events as ev
-from esper_overwatch.trainer.cli.main import main
+from tests.trainer.command import esper
 from tests.trainer.journals import Told, at, round_finished, started, write_run
 
 CHANGED = ["diff --git a/train.py b/train.py", "--- a/train.py", "+++ b/train.py", "-RATE = 1", "+RATE = 2"]
@@ -42,7 +42,7 @@ def write(home: Path, name: str, *events: Told) -> None:
 
 
 def diff(*words: str) -> Result:
-    return CliRunner().invoke(main, ["diff", *words])
+    return esper("diff", *words)
 
 
 def rows(*words: str) -> list[tuple[str, str, Any, Any]]:

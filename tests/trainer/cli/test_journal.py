@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from esper_overwatch.protocol.journal.writer import JournalLimits
 from esper_overwatch.protocol.messages import events as ev
@@ -20,9 +19,9 @@ from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server import publisher
 from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.storage.keys import make_client
-from esper_overwatch.trainer.cli.main import main
 from tests.protocol.harness import serving, until
 from tests.protocol.sshd import free_ports
+from tests.trainer.command import esper
 
 KEEP_BYTES = 8_000
 
@@ -66,10 +65,6 @@ def next_microsecond() -> None:
         pass
 
 
-def call(*words: str) -> Result:
-    return CliRunner().invoke(main, list(words))
-
-
 def settled(server: Server) -> None:
     """Wait until nothing is compressed or removed any more."""
     until(lambda: at_rest(server))
@@ -78,7 +73,7 @@ def settled(server: Server) -> None:
 def at_rest(server: Server) -> bool:
     """Whether the newest segment that retention took has been told, and then nothing is left to be done."""
     removed = server._journal._compactor.manifest.removed.number
-    told = call("tail", "-n", "1", "--type", "journal.removed", "--json", "alpha").output
+    told = esper("tail", "-n", "1", "--type", "journal.removed", "--json", "alpha").output
     assert server.flush(60.0)
     segments = server._journal.segments
     if segments["not_compressed"] or segments["compressed_bytes"] > KEEP_BYTES:  # type: ignore[operator]
@@ -91,7 +86,7 @@ def at_rest(server: Server) -> bool:
 
 def test_both_ways_print_the_same(server: Server, address: str) -> None:
     settled(server)
-    oldest = int(call("replay", "alpha", "--stream", "log", "--last", "1").output.split()[-1])
+    oldest = int(esper("replay", "alpha", "--stream", "log", "--last", "1").output.split()[-1])
     assert oldest > 100, "retention has taken the beginning"
     newest = server._publisher.last["log"]
     for words in (
@@ -107,8 +102,8 @@ def test_both_ways_print_the_same(server: Server, address: str) -> None:
         ("tail", "-n", "3", "--type", "round.started", "--json"),
         ("tail", "-n", "100000", "--json"),
     ):
-        here = call(*words, "alpha")
-        there = call(*words, address, "--key", "viewer")
+        here = esper(*words, "alpha")
+        there = esper(*words, address, "--key", "viewer")
         assert there.exit_code == here.exit_code, there.output
         assert there.output == here.output, words
         assert here.output or "trace" in words
@@ -116,7 +111,7 @@ def test_both_ways_print_the_same(server: Server, address: str) -> None:
 
 def test_tail_follows_to_the_end(server: Server, address: str) -> None:
     settled(server)
-    here = call("tail", "-n", "2", "--json", "alpha").output.splitlines()
+    here = esper("tail", "-n", "2", "--json", "alpha").output.splitlines()
     words = [
         sys.executable,
         "-m",
@@ -147,10 +142,10 @@ def test_tail_follows_to_the_end(server: Server, address: str) -> None:
 
 
 def test_a_key_that_is_not_let_in_is_one_line(server: Server, address: str) -> None:
-    revoked = call("keys", "revoke", "stranger")
+    revoked = esper("keys", "revoke", "stranger")
     assert revoked.exit_code == 0, revoked.output
-    until(lambda: call("tail", address, "--key", "stranger").exit_code == 4)
-    result = call("tail", address, "--key", "stranger")
+    until(lambda: esper("tail", address, "--key", "stranger").exit_code == 4)
+    result = esper("tail", address, "--key", "stranger")
     assert result.output.count("\n") == 1
 
 
@@ -166,7 +161,7 @@ def test_replay_follows_a_live_run_until_it_ends(server: Server, address: str) -
         server.run.release()
         assert process.stdout.read() == b""
     for words in (("alpha", "--stream", "life"), (address,)):
-        assert CliRunner().invoke(main, ["replay", "--follow", *words]).exit_code in (2, 3)
+        assert esper("replay", "--follow", *words).exit_code in (2, 3)
 
 
 def test_replay_that_nobody_reads_ends(server: Server) -> None:

@@ -10,10 +10,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.config.load import ConfigError, load
+from tests.trainer.command import esper
 
 WITHOUT = """
 import sys
@@ -116,7 +115,7 @@ def test_wrong_name_is_refused_before_torch_is_loaded(tmp_path) -> None:
 )
 def test_argument_that_is_not_utf8_is_one_line(tmp_path: Path, arguments: list[bytes]) -> None:
     for words in (arguments, [b"--nothing", *arguments]):
-        result = CliRunner().invoke(main, list(map(os.fsdecode, words)), env={"ESPER_HOME": str(tmp_path)})
+        result = esper(*map(os.fsdecode, words), env={"ESPER_HOME": str(tmp_path)})
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
         assert "is not UTF-8" in result.stderr
         assert "\\udcff" in result.stderr
@@ -125,7 +124,7 @@ def test_argument_that_is_not_utf8_is_one_line(tmp_path: Path, arguments: list[b
 def test_environment_that_is_not_utf8_is_one_line() -> None:
     for name, code in (("ESPER_POLICY_FILE", 9), ("ESPER_HOME", 10)):
         command = ["list"] if code == 10 else ["options", "--toml"]
-        result = CliRunner().invoke(main, command, env={name: os.fsdecode(b"/tmp/\xff")})
+        result = esper(*command, env={name: os.fsdecode(b"/tmp/\xff")})
         assert (result.exit_code, result.stderr.count("\n")) == (code, 1), result.stderr
         assert name in result.stderr
 
@@ -136,7 +135,7 @@ def test_folder_whose_name_is_not_utf8_is_one_line(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(folder)
     (folder / "run.toml").write_text("seed = 3\n")
     words = ["systemd", "run", "--config", "run.toml"]
-    result = CliRunner().invoke(main, words, env={"ESPER_HOME": str(tmp_path)})
+    result = esper(*words, env={"ESPER_HOME": str(tmp_path)})
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
     assert "is not UTF-8" in result.stderr
     with pytest.raises(ConfigError, match=r"--set: policy.file = .*is not UTF-8"):
@@ -149,10 +148,10 @@ def test_gone_working_directory_is_one_line(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(folder)
     folder.rmdir()
     for command in ("start", "options", "doctor", "query"):
-        result = CliRunner().invoke(main, [command], env={"ESPER_HOME": str(tmp_path)})
+        result = esper(command, env={"ESPER_HOME": str(tmp_path)})
         assert (result.exit_code, result.stderr.count("\n")) == (10, 1), result.stderr
         assert "the working directory cannot be used" in result.stderr
-    assert CliRunner().invoke(main, ["list"], env={"ESPER_HOME": str(tmp_path)}).exit_code == 0
+    assert esper("list", env={"ESPER_HOME": str(tmp_path)}).exit_code == 0
 
 
 INTERRUPTED = """

@@ -26,11 +26,11 @@ from esper_overwatch.protocol.messages.events import Context
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.trainer.cli import journal, output, tables
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.daemon.logging_setup import LineFormatter
 from esper_overwatch.trainer.doctor.run import Diagnosis
 from esper_overwatch.trainer.doctor.run_text import diagnosis_lines
 from tests.protocol.codec.test_text import HOSTILE
+from tests.trainer.command import esper
 from tests.trainer.journals import at, epoch, started, write_run
 
 FOLDER = Path(output.__file__).parent
@@ -140,7 +140,7 @@ def hostile_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 )
 def test_a_hostile_client_reaches_no_terminal(hostile_run: Server, words: tuple[str, ...]) -> None:
     assert hostile_run.run.name == "alpha"
-    result = CliRunner().invoke(main, words, color=True)
+    result = esper(*words, color=True)
     assert result.exit_code == 0, result.output
     assert result.output
     assert all(line.isprintable() for line in result.output.split("\n"))
@@ -159,6 +159,6 @@ def test_a_hostile_mark_reaches_no_screen(tmp_path: Path, view: str) -> None:
 
 
 def test_escalate_takes_a_level_in_lower_case(hostile_run: Server) -> None:
-    result = CliRunner().invoke(main, ["escalate", "alpha", "--level", "debug", "--no-wait"])
+    result = esper("escalate", "alpha", "--level", "debug", "--no-wait")
     assert result.exit_code == 0, result.output
     assert hostile_run.mailbox.poll()[-1].params.level == "DEBUG"

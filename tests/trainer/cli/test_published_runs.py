@@ -12,21 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from esper_overwatch import PublishedRun, open_run, publish
 from esper_overwatch.overwatch_tui.cli import main as terminal
-from esper_overwatch.trainer.cli.main import main
+from tests.trainer.command import esper
 
 
 @pytest.fixture
 def run(short_home: Path) -> Iterator[PublishedRun]:
     with publish("loop", tags=["cleanrl"], config={"lr": 1}) as made:
         yield made
-
-
-def esper(*words: str) -> Result:
-    return CliRunner().invoke(main, words)
 
 
 def log_some(run: PublishedRun) -> None:

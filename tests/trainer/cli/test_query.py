@@ -11,16 +11,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from esper_overwatch.protocol.extras import install_command
 from esper_overwatch.protocol.messages.events import CommandAccepted
 from esper_overwatch.protocol.runs import find_run
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.query import database
 from esper_overwatch.trainer.query.database import Database
 from esper_overwatch.trainer.query.views import DESCRIPTIONS
+from tests.trainer.command import esper
 from tests.trainer.journals import at, epoch, round_finished, round_started, stage, started, write_run
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -56,7 +55,7 @@ def home(home: Path) -> Path:
 
 
 def query(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(main, ["query", *words])
+    result = esper("query", *words)
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from esper_overwatch.protocol.client.ssh_command import DAEMON_VARIABLE
 from esper_overwatch.protocol.errors import NoReply
 from esper_overwatch.trainer.cli import run_argument
 from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.cli.run_argument import CommandAfterRun
+from tests.trainer.command import esper
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_commands_on_files_are_run_over_there(box: Path, words: list[str], there: str) -> None:
-    result = CliRunner().invoke(main, words)
+    result = esper(*words)
     assert result.exit_code == 7, result.output
     lines = box.read_text().splitlines()
     assert lines[-1].replace("--follow", "-f").replace("--lines", "-n") == there
@@ -119,7 +119,7 @@ def test_run_that_ssh_names_is_not_expected_again(
     """A `:` stands for `--ssh me@box`, with the run behind it."""
     monkeypatch.setattr(run_argument, "connect", Asked)
     line = [word for one in words.split() for word in _with_ssh(one)]
-    result = CliRunner().invoke(main, line)
+    result = esper(*line)
     assert (result.exit_code, result.output) == (3, f"esper-daemon: ssh://me@box/alpha {asked}\n")
 
 
@@ -152,23 +152,23 @@ def test_every_command_that_takes_more_lets_ssh_name_its_run() -> None:
     ],
 )
 def test_runs_too_many_or_too_few_are_refused(words: list[str], problem: str) -> None:
-    result = CliRunner().invoke(main, words)
+    result = esper(*words)
     assert (result.exit_code, problem in result.output) == (2, True), result.output
 
 
 def test_what_writes_files_stays_there(tmp_path: Path) -> None:
     words = ["export", "--ssh", "box:alpha", "--to", str(tmp_path / "out"), "--format", "parquet"]
-    result = CliRunner().invoke(main, words)
+    result = esper(*words)
     assert (result.exit_code, "run it on that machine" in result.output) == (3, True)
 
 
 def test_a_host_that_cannot_be_reached_is_one_line(box: Path, tmp_path: Path) -> None:
     (tmp_path / "ssh").write_text('#!/bin/sh\necho "no route" >&2\nexit 255\n')
     for command in ("status", "pause", "stop"):
-        result = CliRunner().invoke(main, [command, "--ssh", "box:alpha"])
+        result = esper(command, "--ssh", "box:alpha")
         assert result.exit_code == 3
         assert result.output == "esper-daemon: box cannot be reached: no route\n"
-    bad = CliRunner().invoke(main, ["status", "--ssh", "-oProxyCommand=x"])
+    bad = esper("status", "--ssh", "-oProxyCommand=x")
     assert bad.exit_code == 2
 
 
@@ -179,7 +179,7 @@ def test_the_list_tells_a_client_elsewhere_where_the_sockets_are() -> None:
     server = Server(RunFolder.claim("alpha"), hello={})
     server.start()
     try:
-        (row,) = json.loads(CliRunner().invoke(main, ["list", "--json"]).output)
+        (row,) = json.loads(esper("list", "--json").output)
         assert set(row["endpoints"]) == {"ev", "qry", "ctl"}
         assert row["boot"] == server.boot
     finally:

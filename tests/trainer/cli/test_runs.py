@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from esper_overwatch import publish
 from esper_overwatch.protocol.catalogue import moves
 from esper_overwatch.protocol.runs import RunFolder, find_run
-from esper_overwatch.trainer.cli.main import main
 from tests.protocol.harness import until
+from tests.trainer.command import esper
 from tests.trainer.journals import round_finished, started, write_run
 
 
@@ -29,10 +28,6 @@ def home(home: Path) -> Path:
             run.log({"loss": 1 / (i + 1), "train/acc": float("nan") if i == 2 else i / 2}, step=5)
     write_run(home, "digits", [started("b"), round_finished(1, 2)]).release()
     return home
-
-
-def esper(*words: str) -> Result:
-    return CliRunner().invoke(main, words)
 
 
 def names(*words: str) -> list[str]:

@@ -14,11 +14,10 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from esper_overwatch.protocol.messages.vocabulary import Stage
 from esper_overwatch.trainer.cli.compare import UNUSED
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.compare.cells import CellStore
 from esper_overwatch.trainer.compare.comparison import ComparisonRequest, compare
 from esper_overwatch.trainer.compare.frozen_policies import (
@@ -42,6 +41,7 @@ from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
 from esper_overwatch.trainer.policy.agent import Agent
 from esper_overwatch.trainer.policy.observation import SLOT_COLUMNS, Observation
 from esper_overwatch.trainer.policy.saved_policy import PolicyMismatch, SavedPolicy
+from tests.trainer.command import esper
 from tests.trainer.evaluation.test_episodes import CPU, MIXED, configuration
 
 torch.set_num_threads(1)
@@ -330,7 +330,7 @@ def options(*sets: str) -> list[str]:
 )
 def test_configuration_is_checked_as_for_a_run(tmp_path: Path, sets: list[str], message: str) -> None:
     arguments = ["compare", "--to", str(tmp_path), "--policy", "ppo", "--episodes", "16"]
-    done = CliRunner().invoke(main, [*arguments, *options(*sets, "envs.count=8")])
+    done = esper(*arguments, *options(*sets, "envs.count=8"))
     assert done.exit_code == 9, done.output
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
@@ -353,7 +353,7 @@ def test_file_for_runs_is_taken_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text('rounds = 7\nseed = 5\npolicy.kind = "random"\nevaluation.rounds = 2\n')
     arguments = ["compare", "--config", str(file), "--hosts", "1", "--policy", "no_growth", *options(*TINY)]
-    done = CliRunner().invoke(main, [*arguments, "--to", str(tmp_path / "cells"), "--json"])
+    done = esper(*arguments, "--to", str(tmp_path / "cells"), "--json")
     assert done.exit_code == 0, done.output
 
 
@@ -361,7 +361,7 @@ def test_file_for_runs_is_taken_as_it_is(tmp_path: Path) -> None:
 def test_rounds_of_a_schedule_follow_from_the_episodes(tmp_path: Path) -> None:
     sets = (*TINY, "ppo.schedule=linear", "host.channels=2,2,2", "envs.count=2", "ppo.minibatches=1")
     arguments = ["compare", "--to", str(tmp_path / "cells"), "--policy", "ppo", "--seeds", "1"]
-    done = CliRunner().invoke(main, [*arguments, "--episodes", "4", "--hosts", "2", *options(*sets)])
+    done = esper(*arguments, "--episodes", "4", "--hosts", "2", *options(*sets))
     assert done.exit_code == 0, done.output
 
 
@@ -380,7 +380,7 @@ def exported(tmp_path: Path) -> Path:
 def compare_ppo(folder: Path, *words: str, sets: tuple[str, ...] = ()) -> Result:
     sets = (*TINY, "host.channels=2,2,2", "envs.count=2", "ppo.minibatches=1", *sets)
     size = ("--to", str(folder), "--seeds", "1", "--episodes", "4", "--hosts", "2")
-    return CliRunner().invoke(main, ["compare", *size, *words, *options(*sets)])
+    return esper("compare", *size, *words, *options(*sets))
 
 
 @pytest.mark.parametrize("is_compared", [False, True], ids=["begun with", "compared"])
@@ -437,7 +437,7 @@ def test_interrupted_comparison_says_what_it_keeps(tmp_path: Path, monkeypatch: 
 
 def test_text_hosts_have_the_blueprints_of_text(tmp_path: Path) -> None:
     arguments = ["compare", "--preset", "text", "--hosts", "1", "--policy", "no_growth", *options(*TINY)]
-    done = CliRunner().invoke(main, [*arguments, "--to", str(tmp_path / "cells"), "--json"])
+    done = esper(*arguments, "--to", str(tmp_path / "cells"), "--json")
     assert done.exit_code == 0, done.output
 
 
@@ -456,7 +456,7 @@ def test_command_prints_json_and_a_page(tmp_path: Path) -> None:
         *sets,
     ]
     page = tmp_path / "page.html"
-    done = CliRunner().invoke(main, [*arguments, "--json", "--html", str(page)])
+    done = esper(*arguments, "--json", "--html", str(page))
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
     assert [policy["name"] for policy in summary["policies"]] == ["no_growth", "fixed"]
@@ -467,5 +467,5 @@ def test_command_prints_json_and_a_page(tmp_path: Path) -> None:
     assert "http://" not in text.replace("http://www.w3.org", "").replace(
         "http://creativecommons.org", ""
     ).replace("http://purl.org", "")
-    shown = CliRunner().invoke(main, arguments)
+    shown = esper(*arguments)
     assert "Policies on 2 held-out hosts of digits" in shown.stdout

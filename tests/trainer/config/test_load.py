@@ -9,14 +9,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.config.load import OPTIONS, ConfigError, load, load_sourced, to_toml
 from esper_overwatch.trainer.config.schema import Config
 from tests.cases import mostly_nightly
+from tests.trainer.command import esper
 
 
 def test_later_sources_win(tmp_path: Path) -> None:
@@ -175,7 +174,7 @@ def test_no_other_option_takes_any_words() -> None:
 def test_nonsense_words_end_a_start_with_one_line(key: str, home: Path) -> None:
     for value in (value for value in NONSENSE if value not in ("", "[]")):
         sets = [word for item in (*FREE_TEXT[key], f"{key}={value}") for word in ("--set", item)]
-        refused = CliRunner().invoke(main, ["start", "--device", "cpu", *sets])
+        refused = esper("start", "--device", "cpu", *sets)
         assert refused.exit_code == 9, (value, refused.output)
         assert len(refused.stderr.splitlines()) == 1, refused.stderr
         assert value in refused.stderr

@@ -9,9 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from click.testing import CliRunner
 
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.config.first_options import FIRST_OPTIONS
 from esper_overwatch.trainer.config.load import OPTIONS, load, load_sourced
 from esper_overwatch.trainer.config.presets import UnknownPreset, presets
@@ -23,6 +21,7 @@ from esper_overwatch.trainer.data.task import Task
 from esper_overwatch.trainer.data.text import Text
 from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.hosts.task_defaults import build_model, resolve_task_defaults
+from tests.trainer.command import esper
 from tests.trainer.hosts.plots import tiny
 
 torch.set_num_threads(1)
@@ -105,7 +104,7 @@ def test_files_environment_and_words_win_over_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [["start"], ["start", "--detach"], ["options"]])
 def test_an_unknown_name_is_one_line_with_a_near_one(command: list[str]) -> None:
-    result = CliRunner().invoke(main, [*command, "--preset", "digits-wiat"])
+    result = esper(*command, "--preset", "digits-wiat")
     assert result.exit_code == UnknownPreset.exit_code
     assert result.output.count("\n") == 1
     assert "digits-wiat" in result.output
@@ -113,24 +112,24 @@ def test_an_unknown_name_is_one_line_with_a_near_one(command: list[str]) -> None
 
 
 def test_they_are_listed() -> None:
-    result = CliRunner().invoke(main, ["presets"])
+    result = esper("presets")
     assert [line.split()[0] for line in result.output.splitlines()] == sorted(presets())
-    assert json.loads(CliRunner().invoke(main, ["presets", "--json"]).output) == presets()
+    assert json.loads(esper("presets", "--json").output) == presets()
 
 
 def test_options_that_matter_first_are_shown_first() -> None:
     first = [key for keys in FIRST_OPTIONS.values() for key in keys]
     assert len(first) == len(set(first)) <= 30
-    shown = CliRunner().invoke(main, ["options", "--set", "ppo.clip=0.1"]).output.splitlines()
+    shown = esper("options", "--set", "ppo.clip=0.1").output.splitlines()
     keys = [line.split(" = ")[0] for line in shown if " = " in line and not line.startswith(" ")]
     assert keys == [*first, "ppo.clip"]
     assert shown[-1] == f"{len(OPTIONS) - len(keys)} more: esper-daemon options --all"
-    every = CliRunner().invoke(main, ["options", "--all"]).output.splitlines()
+    every = esper("options", "--all").output.splitlines()
     assert [line.split(" = ")[0] for line in every[::2]] == list(OPTIONS)
 
 
 def test_options_show_what_a_preset_sets() -> None:
-    result = CliRunner().invoke(main, ["options", "--preset", "digits-wait"])
+    result = esper("options", "--preset", "digits-wait")
     assert "host.channels = (4, 8, 16)  (preset digits-wait; default (8, 8, 8))" in result.output
     changed = [line for line in result.output.splitlines() if "preset digits-wait; default " in line]
     assert [line.split()[0] for line in changed] == ["host.channels", "host.kernel"]
@@ -138,7 +137,7 @@ def test_options_show_what_a_preset_sets() -> None:
 
 def difference(*words: str) -> list[dict[str, Any]]:
     """What `presets --diff` says of each option: the fields of its JSON."""
-    result = CliRunner().invoke(main, ["presets", "--diff", *words, "--json"])
+    result = esper("presets", "--diff", *words, "--json")
     assert result.exit_code == 0, result.output
     rows: list[dict[str, Any]] = json.loads(result.output)
     return rows
@@ -157,11 +156,11 @@ def test_a_difference_is_what_a_preset_and_its_task_set() -> None:
 
 
 def test_a_printed_difference_is_aligned_and_never_silent() -> None:
-    lines = CliRunner().invoke(main, ["presets", "--diff", "digits-wait"]).output.splitlines()
+    lines = esper("presets", "--diff", "digits-wait").output.splitlines()
     assert lines[0].split() == ["preset", "option", "value", "default", "from"]
     assert lines[1].split() == ["digits-wait", "host.channels", "4,8,16", "8,8,8", "preset", "digits-wait"]
     assert [line.index(word) for line, word in zip(lines[:2], ("option", "host."), strict=True)] == [13, 13]
-    same = CliRunner().invoke(main, ["presets", "--diff", "text", "text"]).output
+    same = esper("presets", "--diff", "text", "text").output
     assert same.splitlines()[-1] == "text changes nothing of text"
 
 
@@ -174,6 +173,6 @@ def test_a_printed_difference_is_aligned_and_never_silent() -> None:
     ],
 )
 def test_wrong_words_for_a_difference_are_told(words: list[str], said: str) -> None:
-    result = CliRunner().invoke(main, ["presets", *words])
+    result = esper("presets", *words)
     assert result.exit_code in (2, UnknownPreset.exit_code)
     assert said in result.output

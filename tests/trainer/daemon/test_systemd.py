@@ -13,15 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_overwatch.protocol.errors import DISK_EXIT
 from esper_overwatch.protocol.messages.headers import TrainerBeat
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.daemon import systemd
 from esper_overwatch.trainer.daemon.systemd import Notifier, render_unit
+from tests.trainer.command import esper
 
 
 class Manager:
@@ -197,18 +196,18 @@ def test_line_break_does_not_begin_a_unit_line() -> None:
 
 def test_queue_has_a_unit_of_its_own() -> None:
     given = ["--jobs", "2", "--device", "cuda:1"]
-    service = parsed(CliRunner().invoke(main, ["queue", "systemd", *given]).output)["Service"]
+    service = parsed(esper("queue", "systemd", *given).output)["Service"]
     assert words_of(service["ExecStart"])[4:] == ["queue", "run", "--stay", *given]
     assert service["Type"] == "exec", "nothing tells systemd that it is ready"
     assert service["KillMode"] == "mixed", "what runs is ended by the queue, in order"
-    assert CliRunner().invoke(main, ["queue", "systemd", "--device", "a\nb"]).exit_code == 9
+    assert esper("queue", "systemd", "--device", "a\nb").exit_code == 9
 
 
 def test_the_unit_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPER_HOME", str(tmp_path / "a ho$me%"))
     file = tmp_path / "x.toml"
     file.write_text("rounds = 3\n")
-    result = CliRunner().invoke(main, ["systemd", "alpha", "--config", str(file), "--set", "seed=2"])
+    result = esper("systemd", "alpha", "--config", str(file), "--set", "seed=2")
     service = parsed(result.output)["Service"]
     assert (service["Type"], int(service["WatchdogSec"]) > 0) == ("notify", True)
     assert service["Environment"] == f'"ESPER_HOME={tmp_path}/a ho$me%%"', (
@@ -218,5 +217,5 @@ def test_the_unit_on_the_command_line(tmp_path: Path, monkeypatch: pytest.Monkey
         "a full disk may have room later"
     )
     assert words_of(service["ExecStart"])[7:] == ["--config", str(file), "--set", "seed=2"]
-    assert CliRunner().invoke(main, ["systemd", "alpha", "--set", "sed=2"]).exit_code == 9
-    assert CliRunner().invoke(main, ["systemd", "../x"]).exit_code == 2
+    assert esper("systemd", "alpha", "--set", "sed=2").exit_code == 9
+    assert esper("systemd", "../x").exit_code == 2

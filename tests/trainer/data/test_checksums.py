@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.data import checksums
 from esper_overwatch.trainer.data.dataset import DataError
 from esper_overwatch.trainer.data.registry import KNOWN_DATASETS, load, register
+from tests.trainer.command import esper
 from tests.trainer.data import folders
 
 torch.set_num_threads(1)
@@ -128,7 +127,7 @@ def test_a_flipped_pixel_of_the_real_fashion_mnist_is_refused(tmp_path: Path) ->
     path = tmp_path / "t10k-images-idx3-ubyte"
     flip(path, 5000)
     assert_refused("fashion-mnist", path, checksums.FASHION_MNIST[path.name])
-    told = CliRunner().invoke(main, ["data", "fashion-mnist", "--from", str(tmp_path)])
+    told = esper("data", "fashion-mnist", "--from", str(tmp_path))
     assert told.exit_code == 9
     assert len(told.stderr.splitlines()) == 1
     shutil.rmtree(tmp_path)

@@ -13,12 +13,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from esper_overwatch.protocol.extras import install_command
 from esper_overwatch.protocol.storage.keys import make_client
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.doctor import machine
+from tests.trainer.command import esper
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def doctor(*words: str) -> Result:
-    return CliRunner().invoke(main, ["doctor", *words])
+    return esper("doctor", *words)
 
 
 def checks() -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,11 +23,11 @@ from esper_overwatch.protocol.journal.writer import Journal, JournalLimits
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.runs import RunFolder, RunInfo, find_run
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.config.schema import Config
 from tests.batches import batch_of
 from tests.protocol.values import an_event, values_of
 from tests.trainer import journals
+from tests.trainer.command import esper
 
 pa = pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -81,25 +80,21 @@ class Written:
         self.run.release()
 
 
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments)
-
-
 def test_replay_gives_a_range_from_all_segments() -> None:
     written = Written()
     written.train(4)
-    live = call("replay", "alpha", "--json")
+    live = esper("replay", "alpha", "--json")
     assert live.stdout.encode().splitlines() == written.lines
     written.close()
     assert len(written.journal.segments) > 2
-    part = call("replay", "alpha", "--stream", "metric", "--first", "5", "--last", "20", "--json")
+    part = esper("replay", "alpha", "--stream", "metric", "--first", "5", "--last", "20", "--json")
     rows = [json.loads(line) for line in part.stdout.splitlines()]
     assert [(row["stream"], row["seq"]) for row in rows] == [("metric", seq) for seq in range(5, 21)]
-    some = call("replay", "alpha", "--type", "round.started", "--json")
+    some = esper("replay", "alpha", "--type", "round.started", "--json")
     assert [json.loads(line)["ctx"]["round"] for line in some.stdout.splitlines()] == [1, 2, 3, 4]
-    text = call("replay", "alpha", "--stream", "life")
+    text = esper("replay", "alpha", "--stream", "life")
     assert "round.started rounds=4" in text.stdout.splitlines()[-1]
-    wrong = call("replay", "alpha", "--first", "3")
+    wrong = esper("replay", "alpha", "--first", "3")
     assert wrong.exit_code == 2
     assert "--stream" in wrong.stderr
 
@@ -110,10 +105,10 @@ def test_replay_of_what_retention_took_names_the_oldest() -> None:
     written.close()
     oldest = min(event.seq for event in read(written.run.events) if event.stream == "metric")
     assert oldest > 2
-    gone = call("replay", "alpha", "--stream", "metric", "--last", str(oldest - 1))
+    gone = esper("replay", "alpha", "--stream", "metric", "--last", str(oldest - 1))
     assert (gone.exit_code, gone.stdout) == (5, "")
     assert f"the oldest is {oldest}" in gone.stderr
-    partly = call("replay", "alpha", "--stream", "metric", "--first", "2", "--json")
+    partly = esper("replay", "alpha", "--stream", "metric", "--first", "2", "--json")
     assert f"metric before {oldest} is no longer held" in partly.stderr
     assert json.loads(partly.stdout.splitlines()[0])["seq"] == oldest
 
@@ -123,9 +118,9 @@ def test_tail_reads_on_into_closed_segments(count: int) -> None:
     written = Written()
     written.train(4)
     written.close()
-    result = call("tail", "alpha", "-n", str(count), "--json")
+    result = esper("tail", "alpha", "-n", str(count), "--json")
     assert result.stdout.encode().splitlines() == written.lines[max(0, len(written.lines) - count) :]
-    typed = call("tail", "alpha", "-n", "3", "--type", "round.started", "--json")
+    typed = esper("tail", "alpha", "-n", "3", "--type", "round.started", "--json")
     assert [json.loads(line)["ctx"]["round"] for line in typed.stdout.splitlines()] == [2, 3, 4]
 
 
@@ -135,7 +130,7 @@ def test_parquet_holds_every_event_with_typed_columns(tmp_path: Path) -> None:
     written.add(epoch(math.nan), round=3, epoch=1)
     written.add(epoch(None), round=3, epoch=2)
     written.add(ev.CommandDone(id="a", method="pause", result={"x": [1]}, seconds=0.5), env=1)
-    result = call("export", "alpha", "--to", str(tmp_path / "out"), "--format", "parquet", "--json")
+    result = esper("export", "alpha", "--to", str(tmp_path / "out"), "--format", "parquet", "--json")
     assert result.exit_code == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
     numbers = pq.read_table(tmp_path / "out" / "alpha" / "scalars.parquet").to_pylist()
@@ -162,7 +157,7 @@ def test_parquet_holds_every_event_with_typed_columns(tmp_path: Path) -> None:
     assert json.loads(done[0]["result"]) == {"x": [1]}
     assert (done[0]["ctx_env"], done[0]["seconds"]) == (1, 0.5)
     written.add(epoch(1.0), round=3, epoch=3)
-    again = call("export", "alpha", "--to", str(tmp_path / "out"), "--format", "parquet", "--json")
+    again = esper("export", "alpha", "--to", str(tmp_path / "out"), "--format", "parquet", "--json")
     assert json.loads(again.stdout)["rows"]["epoch"] == 15
     written.close()
 
@@ -175,8 +170,8 @@ def test_parquet_folder_holds_one_run_and_nothing_old(tmp_path: Path) -> None:
         journals.write_run(tmp_path / "home", name, told).release()
     folder = tmp_path / "out" / "alpha"
     words = ("--to", str(tmp_path / "out"), "--format", "parquet")
-    assert call("export", "beta", *words).exit_code == 0
-    assert call("export", "alpha", *words).exit_code == 0
+    assert esper("export", "beta", *words).exit_code == 0
+    assert esper("export", "alpha", *words).exit_code == 0
     (folder / "mine.parquet").write_text("of somebody else")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     alpha, beta = find_run("alpha"), find_run("beta")
@@ -248,7 +243,7 @@ def test_tensorboard_holds_rounds_updates_and_epoch_means(tmp_path: Path) -> Non
     written.add(UPDATE, round=2)
     written.add(EVALUATION, round=2)
     folder = tmp_path / "tb" / "alpha"
-    assert call("export", "alpha", "--to", str(tmp_path / "tb"), "--format", "tensorboard").exit_code == 0
+    assert esper("export", "alpha", "--to", str(tmp_path / "tb"), "--format", "tensorboard").exit_code == 0
     found = scalars_in(folder)
     assert found["round/accuracy_mean"] == [(2, 0.75)]
     assert found["evaluation/ppo/return_mean"] == [(2, 0.5)]
@@ -264,7 +259,7 @@ def test_tensorboard_holds_rounds_updates_and_epoch_means(tmp_path: Path) -> Non
     assert found["epoch/parameters"][0] == (1, 200.0)
     assert found["epoch/reward_components/rent"][0] == (1, -0.5)
     written.add(epoch(math.inf), round=3, epoch=1)
-    assert call("export", "alpha", "--to", str(tmp_path / "tb"), "--format", "tensorboard").exit_code == 0
+    assert esper("export", "alpha", "--to", str(tmp_path / "tb"), "--format", "tensorboard").exit_code == 0
     assert len(list(folder.iterdir())) == 1, "the earlier file of this run went"
     assert scalars_in(folder)["epoch/val_accuracy"][12] == (13, 0.5), "the mean of what is finite"
     written.close()
@@ -294,7 +289,7 @@ def test_a_missing_extra_is_one_line(
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
-    result = call("export", "alpha", "--to", str(tmp_path / "out"), "--format", format_)
+    result = esper("export", "alpha", "--to", str(tmp_path / "out"), "--format", format_)
     assert result.exit_code == 9
     assert f"{library} is not installed; install it with: {install_command(extra)}" in result.stderr
     assert result.stderr.count("\n") == 1
@@ -304,7 +299,7 @@ def test_a_missing_extra_is_one_line(
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     Written().close()
     (tmp_path / "file").write_text("")
-    result = call("export", "alpha", "--to", str(tmp_path / "file" / "out"), "--format", "parquet")
+    result = esper("export", "alpha", "--to", str(tmp_path / "file" / "out"), "--format", "parquet")
     assert result.exit_code == 10
     assert "cannot export" in result.stderr
 
@@ -325,13 +320,13 @@ def test_export_has_no_epoch_twice_and_names_the_boot(tmp_path: Path) -> None:
     run = journals.write_run(tmp_path / "home", "alpha", told)
     (run.path / "config.json").write_bytes(msgspec.json.encode(Config(episode_epochs=3)))
     run.release()
-    assert call("export", "alpha", "--to", str(tmp_path), "--format", "parquet").exit_code == 0
+    assert esper("export", "alpha", "--to", str(tmp_path), "--format", "parquet").exit_code == 0
     epochs = pq.read_table(tmp_path / "alpha" / "epoch.parquet").to_pylist()
     played = [(row["boot"], row["ctx_round"], row["ctx_epoch"]) for row in epochs]
     assert played == [("b1", 1, n) for n in (1, 2, 3)] + [("b2", 2, n) for n in (1, 2, 3)]
     boots = pq.read_table(tmp_path / "alpha" / "run.started.parquet").to_pylist()
     assert [row["boot"] for row in boots] == ["b1", "b2"]
-    assert call("export", "alpha", "--to", str(tmp_path), "--format", "tensorboard").exit_code == 0
+    assert esper("export", "alpha", "--to", str(tmp_path), "--format", "tensorboard").exit_code == 0
     steps = [step for step, _ in scalars_in(tmp_path / "alpha")["epoch/seconds"]]
     assert steps == [1, 2, 3, 4, 5, 6]
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from esper_overwatch.protocol.client.event_log import open_event_log
 from esper_overwatch.protocol.errors import RunNotFound
@@ -15,9 +14,9 @@ from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.journal.writer import Journal
 from esper_overwatch.protocol.messages.events import Context, LoggedText, spec_of
 from esper_overwatch.protocol.runs import RunFolder
-from esper_overwatch.trainer.cli.main import main
 from tests.batches import batch_of
 from tests.trainer import journals
+from tests.trainer.command import esper
 
 pytest.importorskip("tensorboard", reason="the extra `export` is not installed")
 
@@ -207,7 +206,7 @@ def test_damaged_configuration_is_one_line(growing: Growing, tmp_path: Path) -> 
     growing.add(BEFORE)
     (growing.run.path / "config.json").write_bytes(b"{")
     for words in (["tensorboard"], ["export", "--format", "tensorboard"]):
-        done = CliRunner().invoke(main, [*words, "alpha", "--to", str(tmp_path / "out")])
+        done = esper(*words, "alpha", "--to", str(tmp_path / "out"))
         assert (done.exit_code, done.stderr.count("\n")) == (10, 1), done.output
         assert "config.json cannot be read" in done.stderr
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from esper_overwatch import publish
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.runs import RunFolder
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.config.schema import Config
 from tests.protocol.values import an_event
 from tests.trainer import journals
+from tests.trainer.command import esper
 
 pytest.importorskip("wandb", reason="the extra `wandb` is not installed")
 
@@ -53,7 +53,7 @@ def run(home: Path) -> RunFolder:
 
 
 def export(folder: Path) -> Result:
-    return CliRunner().invoke(main, ["export", "alpha", "--to", str(folder), "--format", "wandb", "--json"])
+    return esper("export", "alpha", "--to", str(folder), "--format", "wandb", "--json")
 
 
 def read_records(folder: str) -> list[dict[str, Any]]:

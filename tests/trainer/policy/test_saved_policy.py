@@ -12,10 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from click.testing import CliRunner
 
 from esper_overwatch.trainer.checkpoint import to_archive
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.policy.agent import Agent
@@ -25,6 +23,7 @@ from esper_overwatch.trainer.policy.saved_policy import (
     SavedPolicy,
     with_policy_options,
 )
+from tests.trainer.command import esper
 
 SMALL = ("envs.count=2", "ppo.minibatches=1", "policy.hidden=16")
 
@@ -72,7 +71,7 @@ def test_policy_of_a_single_held_out_host_is_shown(written: Path) -> None:
     newest = {**evaluation, "added_parameters": 3.0, "leads": {"no_growth": [0.25, math.nan, math.nan]}}
     state = checkpoint(agent(config()), newest=newest)
     SavedPolicy.of_checkpoint(state, "mine", "0.2.0", "best.pt").write(written)
-    shown = CliRunner().invoke(main, ["policy", "show", str(written)])
+    shown = esper("policy", "show", str(written))
     assert shown.exit_code == 0, shown.output
     assert "lead over no_growth +0.250\n" in shown.output
 

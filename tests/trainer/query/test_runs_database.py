@@ -7,15 +7,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from esper_overwatch import publish
 from esper_overwatch.protocol.journal.reader import JournalPart
 from esper_overwatch.protocol.messages import events as ev
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.query.database import Database, QueryError, QueryLimits
 from esper_overwatch.trainer.query.part_cache import MIN_KEPT_BYTES
 from esper_overwatch.trainer.query.runs_database import RunsDatabase
+from tests.trainer.command import esper
 from tests.trainer.journals import at, epoch, round_finished, round_started, stage, started, write_run
 
 VIEWS = ("scalars", "rounds", "seeds", "anomalies")
@@ -104,7 +103,7 @@ def test_ended_runs_are_kept_in_columns_until_they_go_on(home: Path, monkeypatch
 
 
 def query(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(main, ["query", *words])
+    result = esper("query", *words)
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.sweep.space import Dimension, SpaceError, read_space
+from tests.trainer.command import esper
 
 SETS = ("--set", "rounds=4", "--set", "evaluation.rounds=2")
 
@@ -130,7 +129,7 @@ def test_missing_file_is_told(tmp_path: Path) -> None:
 )
 def test_wrong_call_starts_nothing(tmp_path: Path, home: Path, sets: tuple[str, ...], said: str) -> None:
     file = space_file(tmp_path, "envs.count = {choices = [2, 4]}")
-    result = CliRunner().invoke(main, ["sweep", "--space", str(file), *sets])
+    result = esper("sweep", "--space", str(file), *sets)
     assert result.exit_code in (2, 9)
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
@@ -140,6 +139,6 @@ def test_wrong_call_starts_nothing(tmp_path: Path, home: Path, sets: tuple[str, 
 def test_fixed_options_may_need_what_the_trials_draw(tmp_path: Path) -> None:
     file = space_file(tmp_path, "ppo.entropy_rounds = {choices = [0, 9]}")
     words = ["sweep", "--space", str(file), "--set", "ppo.entropy_final=0.01"]
-    assert "trials are judged by evaluations" in CliRunner().invoke(main, words).stderr
+    assert "trials are judged by evaluations" in esper(*words).stderr
     file = space_file(tmp_path, "ppo.clip = {low = 0.1, high = 0.2}")
-    assert "ppo.entropy_final (--set): is for" in CliRunner().invoke(main, words).stderr
+    assert "ppo.entropy_final (--set): is for" in esper(*words).stderr

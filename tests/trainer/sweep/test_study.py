@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from esper_overwatch.trainer.cli.main import main
+from tests.trainer.command import esper
 
 optuna = pytest.importorskip("optuna")
 
@@ -49,7 +48,7 @@ def test_show_says_in_a_line_what_it_lacks(
         study = optuna.create_study(storage=storage, study_name=name)
         if len(names) > 1:
             study.set_user_attr("terms", TERMS.to_builtins())
-    shown = CliRunner().invoke(main, ["sweep", "show", str(tmp_path)])
+    shown = esper("sweep", "show", str(tmp_path))
     assert (shown.exit_code, shown.stderr.count("\n")) == (exit_code, 1), shown.stderr
     assert words in shown.stderr
 
