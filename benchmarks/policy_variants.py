@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import click
 import torch
 from msgspec.structs import replace
+from scipy.special import stdtrit
 from torch import Tensor
 
 from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Op, Stage
@@ -33,7 +34,6 @@ from esper_overwatch.trainer.policy.network import LSTM, Hidden
 from esper_overwatch.trainer.policy.rollout import Rollout
 from esper_overwatch.trainer.reward.compute import Reward, total
 from esper_overwatch.trainer.reward.modes import RunContext
-from esper_overwatch.trainer.reward.shapley import student_t_quantile
 from esper_overwatch.trainer.seeds.lifecycle import Lifecycle
 from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
@@ -303,12 +303,7 @@ def compare(found: Found, name: str, figure: str) -> tuple[float, float]:
     if len(differences) < 2:
         return (differences or [math.nan])[0], math.nan
     spread = statistics.stdev(differences) / math.sqrt(len(differences))
-    return statistics.fmean(differences), _quantile(len(differences) - 1) * spread
-
-
-def _quantile(freedom: int) -> float:
-    """97.5 % quantile of Student's t."""
-    return {1: 12.71, 2: 4.30}.get(freedom) or student_t_quantile(freedom)
+    return statistics.fmean(differences), float(stdtrit(len(differences) - 1, 0.975)) * spread
 
 
 def table(found: Found) -> list[str]:

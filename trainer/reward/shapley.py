@@ -40,8 +40,6 @@ MIN_ORDERS = 4
 """Orders drawn at least; fewer do not show their spread."""
 ORDERS_PER_PASS = 4
 """Orders measured in one pass."""
-_Z = 1.959963984540054
-"""97.5 % quantile of the normal distribution."""
 _MAX_SLOTS = 32
 
 
@@ -176,6 +174,8 @@ def _sampled(
     envs: Codes, players: Codes, measure: Measure, orders: int, key: torch.Tensor
 ) -> tuple[Floats, Floats]:
     """Mean and half width [m, k] over `orders` random orders; running sums by Welford's method."""
+    from scipy.special import stdtrit  # takes a quarter of a second to import, and few runs need it
+
     everything = (1 << players).sum(1)
     ends = envs.repeat(2), np.stack([np.zeros_like(everything), everything], 1).ravel()
     end_values = measure(*ends)
@@ -188,7 +188,7 @@ def _sampled(
         delta = added - mean
         mean += delta / count
         m2 += delta * (added - mean)
-    return mean, student_t_quantile(orders - 1) * np.sqrt(m2 / (orders - 1) / orders)
+    return mean, stdtrit(orders - 1, 0.975) * np.sqrt(m2 / (orders - 1) / orders)
 
 
 def _marginals_of(
@@ -217,18 +217,3 @@ def _marginals_of(
         )
         gained = np.diff(worths.of(owners, left), axis=2)
         yield from zip(came.swapaxes(0, 1), gained.swapaxes(0, 1), strict=True)
-
-
-def student_t_quantile(freedom: int) -> float:
-    """97.5 % quantile of Student's t, from 3 degrees of freedom on within 1 %.
-
-    Abramowitz and Stegun, "Handbook of mathematical functions", 26.7.5.
-    """
-    z, v = _Z, freedom
-    terms = (
-        z,
-        (z**3 + z) / (4 * v),
-        (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2),
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3),
-    )
-    return sum(terms)

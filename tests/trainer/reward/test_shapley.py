@@ -18,7 +18,6 @@ from esper_overwatch.trainer.reward.shapley import (
     MissingCoalition,
     ShapleyValues,
     shapley_values,
-    student_t_quantile,
 )
 
 
@@ -169,8 +168,3 @@ def test_unmeasured_coalition_is_an_error() -> None:
     for env, removed in ((0, 5), (1, 0), (3, 0)):
         with pytest.raises(MissingCoalition, match=f"env {env} without the seeds of slots"):
             worths.of(np.array([env]), np.array([removed]))
-
-
-@pytest.mark.parametrize(("freedom", "quantile"), [(3, 3.1824), (5, 2.5706), (10, 2.2281), (100, 1.9840)])
-def test_students_quantile(freedom: int, quantile: float) -> None:
-    assert student_t_quantile(freedom) == pytest.approx(quantile, rel=0.01)
