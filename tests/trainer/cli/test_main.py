@@ -29,29 +29,25 @@ main()
 """
 
 
+def without(*words: str) -> subprocess.CompletedProcess[str]:
+    """`esper-daemon` with these words where neither numpy nor torch can be imported."""
+    command = [sys.executable, "-c", WITHOUT, *words]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
 def cpu_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
-def test_list_needs_neither_numpy_nor_torch(tmp_path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "list"],
-        env={**os.environ, "ESPER_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+def test_list_needs_neither_numpy_nor_torch() -> None:
+    result = without("list")
     assert result.returncode == 0, result.stderr
 
 
-def test_list_over_ssh_needs_neither_numpy_nor_torch(tmp_path) -> None:
+def test_list_over_ssh_needs_neither_numpy_nor_torch() -> None:
     """A host that cannot be resolved ends in ssh's words, not in an ImportError."""
-    result = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "list", "--ssh", "nobody@host.invalid"],
-        env={**os.environ, "ESPER_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    result = without("list", "--ssh", "nobody@host.invalid")
     assert "is blocked here" not in result.stderr
     assert "Traceback" not in result.stderr
 
@@ -79,27 +75,17 @@ def test_help_costs_under_half_a_second_of_cpu() -> None:
     ],
 )
 def test_wrong_start_is_one_line_before_torch_is_loaded(
-    tmp_path: Path, arguments: list[str], code: int, words: list[str]
+    home: Path, arguments: list[str], code: int, words: list[str]
 ) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "start", *arguments],
-        env={**os.environ, "ESPER_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    result = without("start", *arguments)
     assert (result.returncode, result.stderr.count("\n")) == (code, 1), result.stderr
     assert all(word in result.stderr for word in words)
-    assert not list(tmp_path.iterdir())
+    assert not home.exists()
 
 
-def test_wrong_name_is_refused_before_torch_is_loaded(tmp_path) -> None:
+def test_wrong_name_is_refused_before_torch_is_loaded() -> None:
     for option in ([], ["--or-resume"], ["--detach"]):
-        result = subprocess.run(
-            [sys.executable, "-c", WITHOUT, "start", "../evil", *option],
-            env={**os.environ, "ESPER_HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
-        )
+        result = without("start", "../evil", *option)
         assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
         assert "'../evil' is not a name for a run" in result.stderr
 
@@ -113,9 +99,9 @@ def test_wrong_name_is_refused_before_torch_is_loaded(tmp_path) -> None:
         [b"export", b"--to", b"/tmp/\xff", b"--format", b"parquet"],
     ],
 )
-def test_argument_that_is_not_utf8_is_one_line(tmp_path: Path, arguments: list[bytes]) -> None:
+def test_argument_that_is_not_utf8_is_one_line(arguments: list[bytes]) -> None:
     for words in (arguments, [b"--nothing", *arguments]):
-        result = esper(*map(os.fsdecode, words), env={"ESPER_HOME": str(tmp_path)})
+        result = esper(*map(os.fsdecode, words))
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
         assert "is not UTF-8" in result.stderr
         assert "\\udcff" in result.stderr
@@ -135,7 +121,7 @@ def test_folder_whose_name_is_not_utf8_is_one_line(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(folder)
     (folder / "run.toml").write_text("seed = 3\n")
     words = ["systemd", "run", "--config", "run.toml"]
-    result = esper(*words, env={"ESPER_HOME": str(tmp_path)})
+    result = esper(*words)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
     assert "is not UTF-8" in result.stderr
     with pytest.raises(ConfigError, match=r"--set: policy.file = .*is not UTF-8"):
@@ -148,10 +134,10 @@ def test_gone_working_directory_is_one_line(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(folder)
     folder.rmdir()
     for command in ("start", "options", "doctor", "query"):
-        result = esper(command, env={"ESPER_HOME": str(tmp_path)})
+        result = esper(command)
         assert (result.exit_code, result.stderr.count("\n")) == (10, 1), result.stderr
         assert "the working directory cannot be used" in result.stderr
-    assert esper("list", env={"ESPER_HOME": str(tmp_path)}).exit_code == 0
+    assert esper("list").exit_code == 0
 
 
 INTERRUPTED = """
@@ -206,11 +192,11 @@ def test_files_never_get_numbers_of_closed_standard_ones(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["options"], ["list", "--json"]])
-def test_full_disk_behind_the_output_is_told_in_a_line(tmp_path: Path, words: list[str]) -> None:
+def test_full_disk_behind_the_output_is_told_in_a_line(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
         result = subprocess.run(
             [sys.executable, "-m", "esper_overwatch.trainer", *words],
-            env={**os.environ, "ESPER_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
