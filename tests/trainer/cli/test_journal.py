@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -27,9 +26,8 @@ KEEP_BYTES = 8_000
 
 
 @pytest.fixture
-def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_home: Path) -> str:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", tempfile.mkdtemp(prefix="esper-"))
     for name in ("viewer", "stranger"):
         make_client(name, server=None, role="viewer")  # type: ignore[arg-type]
     return f"tcp://127.0.0.1:{free_ports(3)}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import logging
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -107,9 +106,8 @@ def test_only_one_module_of_the_command_line_prints() -> None:
 
 
 @pytest.fixture
-def hostile_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def hostile_run(short_home: Path) -> Iterator[Server]:
     """A run that a client of a hostile name has asked, with and without success."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", tempfile.mkdtemp(prefix="esper-"))
     server = Server(RunFolder.claim("alpha"), hello={})
     server.start()
     server.set_state("TRAINING")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -59,8 +58,8 @@ class Run:
 
 
 class Rig:
-    def __init__(self, folder: Path) -> None:
-        self.run = RunFolder.claim("rig", home=folder / "home")
+    def __init__(self, home: Path) -> None:
+        self.run = RunFolder.claim("rig", home=home)
         self.server = Server(self.run, hello={})
         self.server.start()
         self.server.set_state("TRAINING")
@@ -103,16 +102,12 @@ class Rig:
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    folder = Path(tempfile.mkdtemp(prefix="esper-"))
-    (folder / "rt").mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "rt"))
-    made = Rig(folder)
+def rig(short_home: Path) -> Iterator[Rig]:
+    made = Rig(short_home)
     try:
         yield made
     finally:
         made.server.close()
-        shutil.rmtree(folder)
 
 
 def test_a_full_disk_is_told_and_the_run_goes_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import shutil
-import tempfile
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -35,8 +33,8 @@ PARTS = {"report.json", "exception.txt", "stacks.txt", "events.ndjson", "config.
 class Rig:
     """A live server and a population, about to end badly."""
 
-    def __init__(self, folder: Path) -> None:
-        self.run = RunFolder.claim("rig", home=folder / "home")
+    def __init__(self, home: Path) -> None:
+        self.run = RunFolder.claim("rig", home=home)
         self.server = Server(self.run, hello={})
         self.server.start()
         self.population = Population(CONFIG, load("digits"), torch.device("cpu"))
@@ -56,17 +54,13 @@ class Rig:
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    folder = Path(tempfile.mkdtemp(prefix="esper-"))
-    (folder / "rt").mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "rt"))
-    made = Rig(folder)
+def rig(short_home: Path) -> Iterator[Rig]:
+    made = Rig(short_home)
     try:
         yield made
     finally:
         made.server.close()
         made.run.release()
-        shutil.rmtree(folder)
 
 
 def boom() -> BaseException:

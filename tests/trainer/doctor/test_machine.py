@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,15 +19,10 @@ from tests.trainer.command import esper
 
 
 @pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A home and a runtime folder with a short path."""
-    made = Path(tempfile.mkdtemp(prefix="esper-"))
-    (made / "rt").mkdir(mode=0o700)
-    monkeypatch.setenv("ESPER_HOME", str(made / "home"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(made / "rt"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(made / "config"))
-    yield made
-    shutil.rmtree(made)
+def folder(short_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of the home, and of the configuration."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(short_home.with_name("config")))
+    return short_home.parent
 
 
 def doctor(*words: str) -> Result:
@@ -60,7 +52,7 @@ def test_this_machine_carries_a_run(folder: Path) -> None:
         "zeromq",
         "extra",
     }
-    assert list((folder / "rt" / "esper").iterdir()) == []
+    assert list((folder / "run" / "esper").iterdir()) == []
     assert list((folder / "home").iterdir()) == []
 
 
@@ -90,7 +82,7 @@ def test_a_socket_path_that_is_too_long_fails(folder: Path, monkeypatch: pytest.
 
 
 def test_a_runtime_folder_open_to_others_fails(folder: Path) -> None:
-    (folder / "rt").chmod(0o777)
+    (folder / "run").chmod(0o777)
     assert doctor().exit_code == 10
     assert "XDG_RUNTIME_DIR" in checks()["sockets"]["finding"]
 

@@ -89,13 +89,9 @@ def test_wandb_reads_history_by_epoch(run: RunFolder, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_published_steps_go_back_and_keep_every_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("short_home")
+def test_published_steps_go_back_and_keep_every_value(tmp_path: Path) -> None:
     """A loop that validates after it has trained, and whose names are those of a training's columns."""
-    for name in ("home", "run"):
-        (tmp_path / name).mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     with publish("alpha") as loop:
         for step in range(5):
             loop.log(step=step, loss=10.0 - step)
