@@ -117,6 +117,22 @@ class Rig:
             self.frame |= {name: np.full(self.n, code) for name, code in codes.items()}
         self.recorder.record_decision(self.frame)
 
+    def prune_and_plant_again(self) -> dict[str, Any]:
+        """A seed is planted in each env, pruned, and a second decided on; the table before the pruning."""
+        self.begin_round()
+        self.decide(self.action(Op.GERMINATE))
+        self.train()
+        self.decide(self.action(Op.WAIT))
+        self.train()
+        before = self.table.state_dict()
+        self.decide(self.action(Op.PRUNE))
+        for _ in range(5):
+            self.train()
+            self.decide(self.action(Op.WAIT))
+        self.train()
+        self.decide(self.action(Op.GERMINATE))
+        return before
+
     def action(self, op: Op, slot: int = 0, **heads: int) -> torch.Tensor:
         """[N, heads] the same action in every env."""
         values = {"op": int(op), "slot": slot, "blueprint": 1} | heads
@@ -143,15 +159,6 @@ class Rig:
         names = [f"layer{i}" for i in range(len(layers["grad_norm"]))] if layers else ()
         cpu = {} if cpu_seconds is None else {"train": cpu_seconds}
         self.recorder.record_outcome(frame, PhaseTimes(seconds, phases, cpu), names)
-        self.plan.end_epoch(())
-
-    def begin_epoch_and_fail(self) -> None:
-        """One epoch at whose end the governor puts all envs back."""
-        self.recorder.begin_epoch()
-        frame = self.outcome()
-        put_back = {"governor.ill": 1, "governor.restored": 2, "reward.rollback": 0.0}
-        frame |= {name: np.full(self.n, value) for name, value in put_back.items()}
-        self.recorder.record_outcome(frame, PhaseTimes(1.0, {"train": 1.0}))
         self.plan.end_epoch(())
 
     def outcome(self, fault: Fault | None = None, layers: dict[str, torch.Tensor] | None = None) -> HostFrame:

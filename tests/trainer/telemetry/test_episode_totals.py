@@ -52,19 +52,8 @@ _OF_END = ("seed.ended", "episode.finished", "round.finished")
 
 def roll_back(rig: Rig) -> None:
     """One seed is pruned, then a second planted; a rollback undoes the second and revives the first."""
-    rig.begin_round()
-    rig.decide(rig.action(Op.GERMINATE))
-    rig.train()
-    rig.decide(rig.action(Op.WAIT))
-    rig.train()
-    before = rig.table.state_dict()
-    rig.decide(rig.action(Op.PRUNE))
-    for _ in range(5):
-        rig.train()
-        rig.decide(rig.action(Op.WAIT))
-    rig.train()
-    rig.decide(rig.action(Op.GERMINATE))
-    rig.begin_epoch_and_fail()
+    before = rig.prune_and_plant_again()
+    rig.train(ill=[True] * rig.n)
     rig.table.load_state_dict(before)
     rig.decide(rig.action(Op.WAIT), restored=2)
     rig.train()

@@ -198,18 +198,7 @@ def test_ids_join_an_action_its_gate_its_effect_and_outcome() -> None:
 
 def test_a_rollback_gives_a_slot_its_older_seed_id() -> None:
     rig = Rig(envs=2)
-    rig.begin_round()
-    rig.decide(rig.action(Op.GERMINATE))
-    rig.train()
-    rig.decide(rig.action(Op.WAIT))
-    rig.train()
-    before = rig.table.state_dict()
-    rig.decide(rig.action(Op.PRUNE))
-    for _ in range(5):
-        rig.train()
-        rig.decide(rig.action(Op.WAIT))
-    rig.train()
-    rig.decide(rig.action(Op.GERMINATE))
+    before = rig.prune_and_plant_again()
     rig.train()
     rig.take()
     rig.table.load_state_dict(before)
