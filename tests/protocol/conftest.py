@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server import server as server_module
 from esper_overwatch.protocol.server.server import Server
 
-from .harness import DAEMON, Daemon, Reader
+from .harness import DAEMON, Daemon, Reader, StartPython
 
 
 @pytest.fixture(autouse=True)
@@ -76,20 +77,29 @@ def quick_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def daemon() -> Iterator[Callable[..., Daemon]]:
-    """Start daemons, by a script that prints a line when it is ready, in processes of their own."""
-    started: list[Daemon] = []
+def python(home: Path) -> Iterator[StartPython]:
+    """Start Python with these words in processes that are killed after the test."""
+    started: list[subprocess.Popen[Any]] = []
 
-    def start(name: str = "alpha", script: str = DAEMON) -> Daemon:
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        return process
+    def start(*words: str, **options: Any) -> subprocess.Popen[Any]:
+        options = {"stdout": subprocess.PIPE, "text": True} | options
+        started.append(subprocess.Popen([sys.executable, *words], **options))
+        return started[-1]
 
     yield start
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def daemon(python: StartPython) -> Callable[..., Daemon]:
+    """Start daemons, by a script that prints a line when it is ready, in processes of their own."""
+
+    def start(name: str = "alpha", script: str = DAEMON) -> Daemon:
+        process = python("-c", script, name, stdin=subprocess.PIPE, text=False)
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        return process
+
+    return start

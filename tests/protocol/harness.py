@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from esper_overwatch.protocol.server.server import Server
 
 Start = Callable[..., Server]
 Daemon = subprocess.Popen[bytes]
+StartPython = Callable[..., subprocess.Popen[Any]]
 
 DAEMON = """
 import sys, time
@@ -120,27 +122,37 @@ class Reader:
 
 
 @contextmanager
-def load(server: Server, per_s: int) -> Iterator[None]:
-    """Emit on three streams until the block ends."""
-    stop = threading.Event()
+def looping(body: Callable[[], object], pause: float = 0.005) -> Iterator[None]:
+    """Call `body` again and again in another thread until the block ends."""
+    ended = threading.Event()
 
     def work() -> None:
-        n = 0
-        while not stop.is_set():
-            for _ in range(max(1, per_s // 300)):
-                n += 1
-                server.emitter.emit(ev.RoundStarted(rounds=n))
-                server.emitter.emit(ev.LogLine(level="INFO", logger="load", message=str(n)))
-                server.emitter.emit(ev.ProfilerStarted(epochs=n), env=n % 4)
-            time.sleep(0.01)
+        while not ended.is_set():
+            body()
+            ended.wait(pause)
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
         yield
     finally:
-        stop.set()
+        ended.set()
         thread.join()
+
+
+@contextmanager
+def load(server: Server, per_s: int) -> Iterator[None]:
+    """Emit on three streams until the block ends."""
+    numbers = itertools.count(1)
+
+    def work() -> None:
+        for n in itertools.islice(numbers, max(1, per_s // 300)):
+            server.emitter.emit(ev.RoundStarted(rounds=n))
+            server.emitter.emit(ev.LogLine(level="INFO", logger="load", message=str(n)))
+            server.emitter.emit(ev.ProfilerStarted(epochs=n), env=n % 4)
+
+    with looping(work, 0.01):
+        yield
 
 
 def check_against_journal(server: Server, reader: Reader, streams: tuple[str, ...] = ("life", "log")) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import zmq
@@ -26,9 +25,7 @@ class Raw:
     def __enter__(self) -> Raw:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.context.destroy(linger=0)
 
     def open(self, kind: int, name: str) -> zmq.Socket[bytes]:

@@ -6,7 +6,6 @@ import json
 import random
 import threading
 from pathlib import Path
-from types import TracebackType
 
 import zmq
 
@@ -66,9 +65,7 @@ class Relay:
     def __enter__(self) -> Relay:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
         self._context.destroy(linger=0)

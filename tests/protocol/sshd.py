@@ -13,7 +13,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -170,9 +169,7 @@ class Machine:
         self.up()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.down()
 
 

@@ -33,7 +33,6 @@ from esper_overwatch.protocol.gateway import Gateway
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.messages.commands import METHODS
 from esper_overwatch.protocol.messages.roles import Claim
-from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.storage.keys import (
     AllowList,
@@ -43,7 +42,7 @@ from esper_overwatch.protocol.storage.keys import (
     new_pair,
     write_secret,
 )
-from tests.protocol.harness import Reader, gateway_process, serving, until
+from tests.protocol.harness import Reader, Start, gateway_process, serving, until
 from tests.protocol.raw import Raw
 from tests.protocol.sshd import free_ports
 from tests.trainer.command import esper
@@ -61,16 +60,13 @@ def address() -> str:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server(start: Start) -> Server:
     """A run, and the keys viewer, operator and admin."""
     for role in ("viewer", "operator", "admin"):
         make_client(role, server=None, role=role)  # type: ignore[arg-type]
-    one = Server(RunFolder.claim("alpha"), hello={})
-    one.start()
+    one = start()
     one.set_state("TRAINING")
-    yield one
-    one.close()
-    one.run.release()
+    return one
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from esper_overwatch.protocol.runs import find_run
 from esper_overwatch.protocol.storage.keys import make_client
 from tests.trainer.command import esper
 
-from .harness import DAEMON, gateway_process, until
+from .harness import DAEMON, StartPython, gateway_process, until
 from .sshd import free_ports
 
 MAX_GROWTH_BYTES = 64 * 2**20
@@ -79,28 +79,16 @@ def victim(address: str, home: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def attack(address: str, victim: subprocess.Popen[bytes]) -> Iterator[Attack]:
+def attack(address: str, victim: subprocess.Popen[bytes], python: StartPython) -> Attack:
     """Start a hostile peer; it says when it has tried everything."""
-    started: list[subprocess.Popen[str]] = []
 
     def start(peer: str, harm: str) -> subprocess.Popen[str]:
         run = find_run("alpha")
         endpoints = json.dumps(run.connection.endpoints)  # type: ignore[union-attr]
         arguments = [peer, harm, address, str(run.path), endpoints, str(victim.pid)]
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.protocol.hostile", *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
-        return started[-1]
+        return python("-m", "tests.protocol.hostile", *arguments, stdin=subprocess.PIPE)
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return start
 
 
 def check_done(process: subprocess.Popen[str]) -> None:

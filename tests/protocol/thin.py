@@ -12,7 +12,6 @@ import json
 import random
 import threading
 from pathlib import Path
-from types import TracebackType
 
 from esper_overwatch.protocol.runs import find_run
 
@@ -75,9 +74,7 @@ class ThinLine:
         self._file.write_text(json.dumps(connection))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         async def end() -> None:
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in tasks:

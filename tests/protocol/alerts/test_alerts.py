@@ -6,9 +6,8 @@ import json
 import logging
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from esper_overwatch.protocol.errors import PublishError
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.runs import find_run
-from tests.protocol.harness import until
+from tests.protocol.harness import StartPython, until
 
 from .conftest import WriteRules
 from .receiver import Receiver
@@ -47,22 +46,16 @@ Loop = Callable[[Path, str], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def loop(home: Path) -> Iterator[Loop]:
+def loop(python: StartPython) -> Loop:
     """Loops in processes of their own, which have raised their alerts when they are given."""
-    started: list[subprocess.Popen[str]] = []
 
     def start(rules: Path, numbers: str) -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", LOOP, str(rules), numbers]
-        started.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        stdout = started[-1].stdout
-        assert stdout is not None
-        assert stdout.readline() == "ready\n"
-        return started[-1]
+        process = python("-c", LOOP, str(rules), numbers, stdin=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return start
 
 
 def kill(process: subprocess.Popen[str]) -> None:

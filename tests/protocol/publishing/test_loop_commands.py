@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -16,27 +15,9 @@ from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.messages.events import CommandDone, CommandFailed, CommandRefused
 from esper_overwatch.protocol.messages.results import HelloResult, StatusResult
 from esper_overwatch.protocol.server.mailbox import MAX_MAILBOX_COMMANDS
-from tests.protocol.harness import until
+from tests.protocol.harness import looping, until
 
 from .conftest import Publish
-
-
-@contextmanager
-def looping(body: Callable[[], object]) -> Iterator[None]:
-    """Call `body` again and again in another thread."""
-    ended = threading.Event()
-
-    def work() -> None:
-        while not ended.wait(0.005):
-            body()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 @pytest.fixture

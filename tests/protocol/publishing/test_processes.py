@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from esper_overwatch.protocol.client.event_log import JournalEvents
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.runs import find_run
-from tests.protocol.harness import Reader, until
+from tests.protocol.harness import Reader, StartPython, until
 
 Loop = Callable[[str], "subprocess.Popen[str]"]
 
@@ -37,18 +37,8 @@ while True:
 
 
 @pytest.fixture
-def loop(home: Path) -> Iterator[Loop]:
-    started: list[subprocess.Popen[str]] = []
-
-    def start(program: str) -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", program]
-        started.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+def loop(python: StartPython) -> Loop:
+    return lambda program: python("-c", program, stderr=subprocess.PIPE)
 
 
 def wait_ready(process: subprocess.Popen[str]) -> None:

@@ -12,12 +12,10 @@ import pytest
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.journal.reader import JournalPart, lines_newest_first, removed_boots
 from esper_overwatch.protocol.journal.writer import Journal, JournalLimits
-from esper_overwatch.protocol.messages.events import spec_of
 from esper_overwatch.trainer.query import part_cache
 from esper_overwatch.trainer.query.database import Database
 from esper_overwatch.trainer.query.part_cache import ABANDONED_SECONDS
-from tests.batches import batch_of
-from tests.trainer.journals import BEGIN, epoch, round_started, started
+from tests.trainer.journals import epoch, round_started, started, write_run
 
 NUM_EPOCHS = 60
 COUNT = "SELECT count(*), count(DISTINCT epoch) FROM epochs"
@@ -26,16 +24,9 @@ COUNT = "SELECT count(*), count(DISTINCT epoch) FROM epochs"
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
     """Two boots, the second of which plays the epochs from 31 on anew, in several segments."""
-    path = tmp_path / "events.jsonl"
     told = [started("b1"), round_started(1), *(epoch(1, n, 0.1) for n in range(1, 51))]
     told += [started("b2", resumed_round=0), *(epoch(1, n, 0.9) for n in range(31, NUM_EPOCHS + 1))]
-    journal, seq = Journal(path, JournalLimits(segment_bytes=15_000)), {"life": 0, "metric": 0}
-    for event, ctx in told:
-        stream = spec_of(type(event)).stream
-        seq[stream] += 1
-        journal.append([batch_of(seq[stream], BEGIN + sum(seq.values()), ctx, event)])
-    journal.close()
-    return path
+    return write_run(tmp_path, "r", told, JournalLimits(segment_bytes=15_000)).events
 
 
 def read_lines(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[tuple[int, ...]]]:
@@ -129,16 +120,9 @@ def test_boot_that_retention_takes_meanwhile_is_there_once(
 
 def test_names_outlive_the_segment_that_gave_them(tmp_path: Path) -> None:
     """Retention has taken the only `run.started`."""
-    path = tmp_path / "events.jsonl"
     limits = JournalLimits(segment_bytes=6_000, keep_bytes=4_000)
     told = [started("b1"), round_started(1), *(epoch(1, n) for n in range(1, NUM_EPOCHS + 1))]
-    journal, seq = Journal(path, limits), {"life": 0, "metric": 0}
-    for event, ctx in told:
-        stream = spec_of(type(event)).stream
-        seq[stream] += 1
-        journal.append([batch_of(seq[stream], BEGIN + sum(seq.values()), ctx, event)])
-    journal.close()
-    assert journal.take_removed()
+    path = write_run(tmp_path, "r", told, limits).events
     assert b"run.started" not in b"".join(lines_newest_first(path))
     again = Journal(path, limits)
     again.rotate()
