@@ -10,10 +10,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -28,6 +24,7 @@ from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.trainer.data.registry import load
 from tests.trainer.telemetry.faults import INJECTIONS, warmed_up
 
+from .daemon_rounds import trained
 from .report import finish
 
 PRESETS = ("digits", "digits-wait", "fashion-mnist", "mixture", "synthetic-32", "text")
@@ -106,16 +103,10 @@ def _spin() -> None:
 
 def train(course: Course) -> Alarms:
     """Train a run by the daemon, in a home of its own."""
-    with (
-        tempfile.TemporaryDirectory(prefix="esper-bench-") as folder,
-        busy_loops(BUSY_LOOPS if course.is_busy else 0),
-    ):
-        environment = {**os.environ, "ESPER_HOME": f"{folder}/home", "XDG_RUNTIME_DIR": folder}
-        command = [sys.executable, "-m", "esper_overwatch.trainer", "start", "bench"]
-        options = ["--preset", course.preset, "--rounds", str(course.rounds), "--seed", str(course.seed)]
-        options += ["--set", f"envs.count={course.envs}"]
-        subprocess.run([*command, *options], env=environment, stderr=subprocess.PIPE, text=True, check=True)
-        return count_alarms(Path(folder, "home/runs/bench/events.jsonl"))
+    options = ["--preset", course.preset, "--rounds", str(course.rounds), "--seed", str(course.seed)]
+    options += ["--set", f"envs.count={course.envs}"]
+    with busy_loops(BUSY_LOOPS if course.is_busy else 0), trained(*options) as journal:
+        return count_alarms(journal)
 
 
 def courses(*, short: bool, rounds: int) -> Iterator[Course]:

@@ -8,6 +8,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +34,28 @@ class EpochCosts:
         return sum(self.phases.get(name, 0.0) for name in MANAGEMENT)
 
 
+@contextmanager
+def trained(*words: str, before: Sequence[str] = (), **environment: str) -> Iterator[Path]:
+    """Train a run by the daemon in a home of its own, and give its journal.
+
+    Args:
+        words: options of `start`.
+        before: the words of a command that comes before it.
+        environment: variables beside the benchmark's own.
+    """
+    with tempfile.TemporaryDirectory(prefix="esper-bench-") as folder:
+        variables = {**os.environ, "ESPER_HOME": f"{folder}/home", "XDG_RUNTIME_DIR": folder, **environment}
+        for command in filter(None, (before, ("start", "bench", *words))):
+            subprocess.run(
+                [sys.executable, "-m", "esper_overwatch.trainer", *command],
+                env=variables,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        yield Path(folder, "home/runs/bench/events.jsonl")
+
+
 def run(sets: dict[str, object], *, rounds: int = 2) -> EpochCosts:
     """Train some rounds in a process of their own.
 
@@ -39,22 +63,9 @@ def run(sets: dict[str, object], *, rounds: int = 2) -> EpochCosts:
         sets: configuration keys and their values.
         rounds: at least 2, since the first one is not measured.
     """
-    with tempfile.TemporaryDirectory(prefix="esper-bench-") as folder:
-        environment = {**os.environ, "ESPER_HOME": f"{folder}/home", "XDG_RUNTIME_DIR": folder}
-        options = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
-        command = [
-            sys.executable,
-            "-m",
-            "esper_overwatch.trainer",
-            "start",
-            "bench",
-            "--rounds",
-            str(rounds),
-            *options,
-        ]
-        subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=True)
-        journal = Path(folder, "home/runs/bench/events.jsonl").read_text(encoding="utf-8").splitlines()
-    events = [json.loads(line) for line in journal]
+    options = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+    with trained("--rounds", str(rounds), *options) as journal:
+        events = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
     epochs = [e["data"] for e in events if e["type"] == "epoch" and e["ctx"]["round"] > 1]
     names = {name for epoch in epochs for name in epoch["phases"]}
     return EpochCosts(

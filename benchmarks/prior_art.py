@@ -17,8 +17,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +28,7 @@ from esper_overwatch.protocol.messages.vocabulary import WITH_SEED
 from esper_overwatch.trainer.data.dataset import Dataset
 from esper_overwatch.trainer.data.registry import load
 
+from .daemon_rounds import trained
 from .report import finish
 
 EPOCHS = 25
@@ -86,18 +85,6 @@ def write_images(task: str, path: Path) -> None:
     np.savez(path, x_train=pixels.numpy(), y_train=labels.numpy())
 
 
-@contextmanager
-def home() -> Iterator[dict[str, str]]:
-    """A folder for one window's run: the environment that names it."""
-    with tempfile.TemporaryDirectory(prefix="esper-bench-") as folder:
-        yield {
-            **os.environ,
-            "ESPER_HOME": f"{folder}/home",
-            "XDG_RUNTIME_DIR": folder,
-            "OMP_NUM_THREADS": "1",
-        }
-
-
 def run_ours(case: Case, images: Path, rounds: int, seed: int) -> Window:
     """A run of the daemon, by its journal."""
     sets = (
@@ -110,15 +97,10 @@ def run_ours(case: Case, images: Path, rounds: int, seed: int) -> Window:
         *("host.channels=8,16,32", "host.kernel=3", f"envs.count={case.envs}", "envs.threads=1"),
         *("device=cpu", f"seed={seed}", *SEEDS[case.seeds]),
     )
-    daemon = [sys.executable, "-m", "esper_overwatch.trainer"]
-    with home() as environment:
-        for command in (
-            [*daemon, "data", "benched", "--from", str(images)],
-            [*daemon, "start", "bench", "--rounds", str(rounds), *(w for s in sets for w in ("--set", s))],
-        ):
-            subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        journal = Path(environment["ESPER_HOME"], "runs/bench/events.jsonl").read_text(encoding="utf-8")
-    events = [json.loads(line) for line in journal.splitlines()]
+    words = ("--rounds", str(rounds), *(w for s in sets for w in ("--set", s)))
+    register = ("data", "benched", "--from", str(images))
+    with trained(*words, before=register, OMP_NUM_THREADS="1") as journal:
+        events = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
     ends = [event["ts"] / 1e6 for event in events if event["type"] == "round.finished"]
     live = [
         sum(code in WITH_SEED for row in event["data"]["stage"] for code in row) / case.envs
@@ -132,17 +114,10 @@ def run_theirs(case: Case, images: Path, rounds: int, seed: int, python: str, ch
     """As many rounds by esper-lite."""
     asked = {"images": str(images), "envs": case.envs, "rounds": rounds, "epochs": EPOCHS, "seed": seed}
     worker = Path(__file__).with_name("prior_art_worker.py")
-    with home() as environment:
-        environment["PYTHONPATH"] = str(checkout / "src")
-        command = [python, str(worker), json.dumps({**asked, "seeds": case.seeds})]
-        found = subprocess.run(
-            command,
-            env=environment,
-            cwd=environment["XDG_RUNTIME_DIR"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    command = [python, str(worker), json.dumps({**asked, "seeds": case.seeds})]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout / "src")}
+    with tempfile.TemporaryDirectory(prefix="esper-bench-") as folder:
+        found = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
     if found.returncode:
         raise click.ClickException(f"esper-lite failed: {found.stderr.strip().splitlines()[-1:]}")
     told = json.loads(found.stdout.splitlines()[-1])
