@@ -49,21 +49,6 @@ class Smoothing:
     warmup: int
 
 
-def host_smoothing(config: DriftConfig) -> Smoothing:
-    """One sample per epoch and env; goes on over episodes."""
-    return Smoothing(config.host_momentum, config.host_warmup)
-
-
-def seed_smoothing(config: DriftConfig) -> Smoothing:
-    """A seed lives for some epochs of one episode only: a slower average would never be trusted."""
-    return Smoothing(config.seed_momentum, config.seed_warmup)
-
-
-def policy_smoothing(config: DriftConfig) -> Smoothing:
-    """One sample per PPO update."""
-    return Smoothing(config.policy_momentum, config.policy_warmup)
-
-
 class Average:
     """Bias-corrected exponential averages of K sources, of two signals each: arrays are [2, K]."""
 

@@ -41,7 +41,7 @@ from .anomalies import CHECKS, AnomalyDetector, Limits, Scope
 from .collection.levels import LevelCode
 from .collection.plan import CollectionPlan
 from .columns import EpochGradients
-from .drift import DEFAULTS, DriftMonitor, host_smoothing, policy_smoothing, seed_smoothing
+from .drift import DEFAULTS, DriftMonitor, Smoothing
 from .episode_totals import EpisodeTotals
 from .epoch_events import (
     epoch_event,
@@ -128,18 +128,14 @@ class Recorder:
         seeds = [f"{host}.{slot}" for host in hosts for slot in shape.slots]
         heads = [f"policy.{head}" for head in HEAD_NAMES]
         self._thresholds = thresholds
-        self._env_drift = DriftMonitor(
-            {"env": (hosts, host_smoothing(drift)), "seed": (seeds, seed_smoothing(drift))}, drift, thresholds
-        )
-        self._policy_drift = DriftMonitor(
-            {
-                "policy": (["policy"], policy_smoothing(drift)),
-                "head": (heads, policy_smoothing(drift)),
-                "critic": (["critic"], policy_smoothing(drift)),
-            },
-            drift,
-            thresholds,
-        )
+        of_hosts = Smoothing(drift.host_momentum, drift.host_warmup)
+        of_seeds = Smoothing(drift.seed_momentum, drift.seed_warmup)
+        pools = {"env": (hosts, of_hosts), "seed": (seeds, of_seeds)}
+        self._env_drift = DriftMonitor(pools, drift, thresholds)
+        of_policy = Smoothing(drift.policy_momentum, drift.policy_warmup)
+        policy = {"policy": ["policy"], "head": heads, "critic": ["critic"]}
+        pools = {scope: (names, of_policy) for scope, names in policy.items()}
+        self._policy_drift = DriftMonitor(pools, drift, thresholds)
         self._anomalies = AnomalyDetector(
             emitter,
             {"env": hosts, "seed": seeds, "head": heads},
