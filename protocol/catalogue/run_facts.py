@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.errors import FolderError, WireError
@@ -32,21 +32,12 @@ _WANTED = re.compile(
 )
 
 
-@dataclass
-class RunFacts:
+class RunFacts(NamedTuple):
     """The newest boot of a run; its results are the newest of all boots."""
 
     run: RunInfo
     started: RunStarted
-    provenance: RunProvenance | None = None
-    """None of a boot of an older version, or that ended at once."""
-    round: int | None = None
-    """The last finished round of a training."""
-    finished: RoundFinished | None = None
-    values: dict[str, float] = field(default_factory=dict)
-    """Of a published run, the last value of each metric, and numbers set by hand."""
-    texts: dict[str, str] = field(default_factory=dict)
-    """Of a published run, texts set by hand."""
+    found: JournalFacts
 
 
 def read_run_facts(run: RunInfo) -> RunFacts:
@@ -61,9 +52,7 @@ def read_run_facts(run: RunInfo) -> RunFacts:
             f"run {run.name} has no event of a start in {run.path}; what is known of it: "
             f"esper-daemon doctor {run.name}"
         )
-    return RunFacts(
-        run, found.started, found.provenance, found.round, found.finished, found.values, found.texts
-    )
+    return RunFacts(run, found.started, found)
 
 
 def read_journal_facts(journal: Path, *, known: str = "") -> JournalFacts:
@@ -112,10 +101,14 @@ class JournalFacts:
         self.config: dict[str, Any] | None = None
         """Of the newest boot, where it has changed it after its start."""
         self.provenance: RunProvenance | None = None
+        """None of a boot of an older version, or that ended at once."""
         self.round: int | None = None
+        """The last finished round of a training."""
         self.finished: RoundFinished | None = None
         self.values: dict[str, float] = {}
+        """Of a published run, the last value of each metric, and numbers set by hand."""
         self.texts: dict[str, str] = {}
+        """Of the same, texts set by hand."""
         self.has_summary = False
         """True if nothing older adds to `values` and `texts`."""
         self.rewound: list[RunRewound] = []

@@ -45,7 +45,7 @@ def compare_runs(a: RunFacts, b: RunFacts) -> RunDifference:
         if None in values:
             continue
         first, second = (value or {} for value in values)
-        if section == "packages" and None in (a.provenance, b.provenance):
+        if section == "packages" and None in (a.found.provenance, b.found.provenance):
             first, second = _common(first, second), _common(second, first)
         differences += _differences(section, first, second)
     return RunDifference(
@@ -80,7 +80,7 @@ def _is_own_name(difference: Difference, a: RunFacts, b: RunFacts) -> bool:
 
 def _sections(facts: RunFacts) -> dict[str, Values | None]:
     """What is compared, by section; None for a section that a run knows nothing of."""
-    started, told = facts.started, facts.provenance
+    started, told = facts.started, facts.found.provenance
     return {
         "run": {"kind": started.kind, "tags": started.tags, "notes": started.notes},
         "configuration": flatten(started.config),
@@ -114,22 +114,22 @@ def _by_file(diff: Sequence[str]) -> dict[str, list[str]]:
 def _packages(facts: RunFacts) -> dict[str, str]:
     started = facts.started
     known = {"esper-overwatch": started.version, **({"torch": started.torch} if started.torch else {})}
-    return known if facts.provenance is None else {**known, **facts.provenance.packages}
+    return known if facts.found.provenance is None else {**known, **facts.found.provenance.packages}
 
 
 def _result(facts: RunFacts) -> dict[str, Any]:
     """State and last round of a training, state and last values of a published run."""
     result: dict[str, Any] = {"state": facts.run.state}
-    finished = facts.finished
+    finished = facts.found.finished
     if finished is not None:
-        result |= {"round": facts.round, "return": finished.return_mean}
+        result |= {"round": facts.found.round, "return": finished.return_mean}
         result |= {"accuracy": finished.accuracy_mean, "best accuracy": finished.accuracy_best}
-    return {**result, **facts.values, **facts.texts}
+    return {**result, **facts.found.values, **facts.found.texts}
 
 
 def _notes(a: RunFacts, b: RunFacts) -> Iterator[str]:
     for facts in (a, b):
-        name, told = facts.run.name, facts.provenance
+        name, told = facts.run.name, facts.found.provenance
         if told is None:
             yield (
                 f"run {name} does not say what it runs: code, command line, interpreter, packages and "
