@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -113,14 +111,7 @@ def train_uninterrupted(site: Site, rounds: int) -> Path:
         BrokenPromise: it did not end in order.
     """
     sets = [word for item in TRAINING for word in ("--set", item)]
-    with (site.folder / "whole.err").open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "esper_overwatch.trainer", "start", "whole", *sets],
-            env=site.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=errors,
-            stderr=errors,
-        )
+    process = site.start("whole.err", "start", "whole", *sets)
     journal = site.home / "runs" / "whole" / "events.jsonl"
     wanted = f"round {rounds}:".encode()
     log = journal.with_name("daemon.log")

@@ -107,6 +107,19 @@ class Site:
         else:
             self.recorder = build_recorder(self.folder)
 
+    def start(
+        self, said: str, *words: str, environment: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start `esper-daemon` with these words; what it says is added to the file `said`."""
+        with (self.folder / said).open("ab") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", "esper_overwatch.trainer", *words],
+                env=self.environment | (environment or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+            )
+
     def processes(self) -> list[psutil.Process]:
         """Those that live and have this site's home."""
         found = []
@@ -179,37 +192,20 @@ class Victim:
     def spawn(self, how: str = "") -> None:
         """Start it, and do not wait."""
         sets = [word for item in (*TRAINING, *self.own) for word in ("--set", item)]
-        environment = dict(self.site.environment)
+        environment: dict[str, str] = {}
         self.is_clock_right.set()
         if how == "clock":
             self.is_clock_right.clear()
-            environment |= {"LD_PRELOAD": str(self.site.recorder), "CLOCK_OFFSET": str(self.site.clock)}
+            environment = {"LD_PRELOAD": str(self.site.recorder), "CLOCK_OFFSET": str(self.site.clock)}
         elif how:
             self.site.record.unlink(missing_ok=True)
-            environment |= recording(self.site.recorder, self.site.home, self.site.record, self.sync_ms)
-        with (self.site.folder / "daemon.err").open("ab") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "esper_overwatch.trainer", "start", NAME, "--or-resume", *sets],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-            )
-        if self.boots == 0:
-            self._start_gateway()
+            environment = recording(self.site.recorder, self.site.home, self.site.record, self.sync_ms)
+        words = ("start", NAME, "--or-resume", *sets)
+        self._process = self.site.start("daemon.err", *words, environment=environment)
+        if self.boots == 0:  # the gateway serves all boots, so nothing waits for it here
+            address = f"tcp://127.0.0.1:{self.port}"
+            self.gateway = self.site.start("gateway.err", "gateway", NAME, "--listen", address)
         self.boots += 1
-
-    def _start_gateway(self) -> None:
-        """It serves all boots, so nothing waits for it here."""
-        address = f"tcp://127.0.0.1:{self.port}"
-        with (self.site.folder / "gateway.err").open("ab") as errors:
-            self.gateway = subprocess.Popen(
-                [sys.executable, "-m", "esper_overwatch.trainer", "gateway", NAME, "--listen", address],
-                env=self.site.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-            )
 
     def end_gateway(self) -> int:
         """Its exit code."""

@@ -7,14 +7,12 @@ checkpoint saved. Names of the machine and paths of it are replaced before the j
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from pathlib import Path
 
 import zstandard
 
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line
-from tests.e2e.conftest import House, eventually
+from tests.e2e.conftest import House, eventually, open_house
 
 RECORDING = Path(__file__).parent / "recorded.jsonl.zst"
 NAME = "digits-8"
@@ -75,13 +73,8 @@ def anonymous(journal: bytes, house: House) -> bytes:
 
 
 def main() -> None:
-    folder = Path(tempfile.mkdtemp(prefix="esper-"))
-    house = House(folder)
-    try:
+    with open_house() as house:
         journal = anonymous(record(house), house)
-    finally:
-        house.close()
-        shutil.rmtree(folder)
     RECORDING.write_bytes(zstandard.ZstdCompressor(level=19).compress(journal))
     lines = journal.count(b"\n")
     print(f"wrote {lines} events, {len(journal)} bytes as {RECORDING.stat().st_size} to {RECORDING}")
