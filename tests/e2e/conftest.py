@@ -28,6 +28,8 @@ SMALL = (
     "envs.convolution=grouped",
 )
 """A run whose rounds take well under a second, executed in one way on every machine."""
+DAEMON = ("-m", "esper_overwatch.trainer")
+TERMINAL = ("-m", "esper_overwatch.overwatch_tui")
 
 
 def eventually(what: Callable[[], Any], *, seconds: float = 300.0, every: float = 0.05) -> Any:
@@ -57,16 +59,31 @@ class House:
         }
         self.processes: list[subprocess.Popen[str]] = []
 
-    def daemon(self, *arguments: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
-        """Run `esper-daemon ARGUMENTS` to its end."""
+    def run(
+        self, *words: str, timeout: float = 300.0, environment: dict[str, str] | None = None, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run Python with these words to its end, `environment` added to the house's."""
         return subprocess.run(
-            [sys.executable, "-m", "esper_overwatch.trainer", *arguments],
-            env=self.environment,
+            [sys.executable, *words],
+            env=self.environment | (environment or {}),
             capture_output=True,
             text=True,
             timeout=timeout,
-            stdin=subprocess.DEVNULL,
+            **{"stdin": subprocess.DEVNULL} | options,
         )
+
+    def open(
+        self, *words: str, environment: dict[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[str]:
+        """Start Python with these words in a child process, which is killed with the house at the latest."""
+        env = self.environment | (environment or {})
+        process = subprocess.Popen([sys.executable, *words], env=env, text=True, **options)
+        self.processes.append(process)
+        return process
+
+    def daemon(self, *arguments: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
+        """Run `esper-daemon ARGUMENTS` to its end."""
+        return self.run(*DAEMON, *arguments, timeout=timeout)
 
     def ask(self, *arguments: str) -> Any:
         """Run a command with --json and read its answer."""
@@ -81,16 +98,9 @@ class House:
         verb = [] if resumes else [name]
         said = self.home.with_name(f"said-{len(self.processes)}")
         with said.open("wb") as stderr:  # a pipe that nobody reads would stop the daemon when it is full
-            process = subprocess.Popen(
-                [sys.executable, "-m", "esper_overwatch.trainer", "start", *verb, *sets, *arguments],
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                text=True,
-            )
-        self.processes.append(process)
-        return process
+            words = [*DAEMON, "start", *verb, *sets, *arguments]
+            quiet = subprocess.DEVNULL
+            return self.open(*words, stdin=quiet, stdout=quiet, stderr=stderr)
 
     def spawn(self, name: str, *arguments: str, small: bool = True) -> subprocess.Popen[str]:
         """Start a daemon in a child process; wait until it answers or has done its rounds."""
@@ -111,8 +121,7 @@ class House:
 
     def serve_tcp(self, name: str, address: str) -> None:
         """Start a gateway in a child process."""
-        words = [sys.executable, "-m", "esper_overwatch.trainer", "gateway", name, "--listen", address]
-        self.processes.append(subprocess.Popen(words, env=self.environment, text=True))
+        self.open(*DAEMON, "gateway", name, "--listen", address)
 
     def run_folder(self, name: str) -> Path:
         return self.home / "runs" / name

@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -20,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 import pyte
 import pytest
 
-from .conftest import House
+from .conftest import TERMINAL, House
 
 CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
 pytestmark = [
@@ -34,8 +33,8 @@ COLUMNS, LINES = 240, 100
 @contextmanager
 def served(house: House, *arguments: str, folder: Path | None = None) -> Iterator[str]:
     """`esper-tui --serve` on a free port, started in a folder; its printed address."""
-    command = [sys.executable, "-m", "esper_overwatch.overwatch_tui", *arguments, "--serve", "--port", "0"]
-    process = subprocess.Popen(command, env=house.environment, stdout=subprocess.PIPE, text=True, cwd=folder)
+    command = (*TERMINAL, *arguments, "--serve", "--port", "0")
+    process = house.open(*command, stdout=subprocess.PIPE, cwd=folder)
     try:
         assert process.stdout is not None
         found = re.search(r"http://127\.0\.0\.1:\d+/#token=\S+", process.stdout.readline())

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from .conftest import SMALL, House, eventually
+from .conftest import DAEMON, SMALL, House, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -19,14 +18,7 @@ SETS = [word for item in (*SMALL, "envs.threads=1") for word in ("--set", item)]
 
 def interrupt(house: House, words: list[str], cells: Path) -> tuple[int, str, str]:
     """Send control-C once the first training is done; exit code, output, and what was said."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "esper_overwatch.trainer", *words],
-        env=house.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        house.processes.append(process)
+    with house.open(*DAEMON, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         eventually(lambda: list(cells.glob("train-ppo-1-*.json")), seconds=600, every=0.01)
         process.send_signal(signal.SIGINT)
         printed, said = process.communicate()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from esper_overwatch.trainer.measurements import Measurements
 from tests.overwatch_tui.harness import panel_inputs
 from tests.trainer.telemetry.rig import Rig
 
-from .conftest import House, eventually
+from .conftest import TERMINAL, House, eventually
 from .terminal import Terminal
 
 WIDTHS = (80, 120, 200)
@@ -31,31 +29,9 @@ with esper_overwatch.publish("loop") as run:
 """
 
 
-@pytest.fixture
-def loop(house: House) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Starts a published loop that logs this expression of `step` as its loss."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(value: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", LOOP.replace("VALUE", value)]
-        started.append(subprocess.Popen(command, env=house.environment))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-
-
 def first_line(house: House, name: str, width: int) -> str:
     """The line below the header, of one screen printed as text."""
-    shown = subprocess.run(
-        [sys.executable, "-m", "esper_overwatch.overwatch_tui", name, "--once"],
-        env={**house.environment, "COLUMNS": str(width), "LINES": "24"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    shown = house.run(*TERMINAL, name, "--once", environment={"COLUMNS": str(width), "LINES": "24"})
     return shown.stdout.split("\n")[1] if shown.stdout.count("\n") > 1 else ""
 
 
@@ -85,18 +61,16 @@ def test_learning_rate_is_suspected_and_its_undo_works(house: House) -> None:
 
 
 @pytest.mark.slow
-def test_nan_of_a_published_loop_is_said(
-    house: House, loop: Callable[[str], subprocess.Popen[bytes]]
-) -> None:
-    loop("float('nan') if step > 40 else 1.0 / (step + 1)")
+def test_nan_of_a_published_loop_is_said(house: House) -> None:
+    house.open("-c", LOOP.replace("VALUE", "float('nan') if step > 40 else 1.0 / (step + 1)"))
     for line in lines_with(house, "loop", " CRIT "):
         assert "not finite: loss" in line
         assert line.rstrip().endswith("n guide")
 
 
 @pytest.mark.slow
-def test_loop_that_hangs_is_silent(house: House, loop: Callable[[str], subprocess.Popen[bytes]]) -> None:
-    loop("time.sleep(600) if step > 60 else 1.0")
+def test_loop_that_hangs_is_silent(house: House) -> None:
+    house.open("-c", LOOP.replace("VALUE", "time.sleep(600) if step > 60 else 1.0"))
     for line in lines_with(house, "loop", "silent: "):
         assert "no sign of life for " in line
         assert line.rstrip().endswith("n guide")
@@ -107,7 +81,7 @@ def test_stopped_daemon_is_not_shown_as_healthy(house: House) -> None:
     """Of a run with work to do: where an epoch is three batches, a warning of telemetry's share is true."""
     options = ("episode_epochs=24", "envs.count=8", "task.batches_per_epoch=30")
     daemon = house.spawn("r", *(word for option in options for word in ("--set", option)), "--rounds", "1000")
-    command = [sys.executable, "-m", "esper_overwatch.overwatch_tui", "r"]
+    command = [sys.executable, *TERMINAL, "r"]
     terminals = [Terminal(command, house.environment, columns=width) for width in WIDTHS]
     try:
         for terminal in terminals:
@@ -141,15 +115,11 @@ with esper_overwatch.publish("loop") as run:
         run.log(step=step, loss=1.0)
         time.sleep(0.01)
 """
-    process = subprocess.Popen([sys.executable, "-c", code], env=house.environment)
-    try:
-        for line in lines_with(house, "loop", " CRIT "):
-            assert "disk full: " in line
-            assert " events wait, " in line
-            assert line.rstrip().endswith("n guide")
-    finally:
-        process.kill()
-        process.wait()
+    house.open("-c", code)
+    for line in lines_with(house, "loop", " CRIT "):
+        assert "disk full: " in line
+        assert " events wait, " in line
+        assert line.rstrip().endswith("n guide")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import resource
-import subprocess
-import sys
 
 import pytest
 
@@ -12,7 +10,7 @@ from esper_overwatch.protocol.journal.segments import SegmentFolder
 from esper_overwatch.protocol.journal.writer import JournalLimits
 from tests.trainer import journals
 
-from .conftest import SMALL, House, eventually
+from .conftest import DAEMON, SMALL, House, eventually
 
 FILE_BYTES = 200_000
 """Less than a checkpoint has, more than the journal of one round."""
@@ -21,12 +19,9 @@ FILE_BYTES = 200_000
 @pytest.mark.slow
 def test_unsaved_last_round_is_no_success(house: House) -> None:
     sets = [word for item in SMALL for word in ("--set", item)]
-    ended = subprocess.run(
-        [sys.executable, "-m", "esper_overwatch.trainer", "start", "full", "--rounds", "1", *sets],
-        env={**house.environment, "PYTHONDONTWRITEBYTECODE": "1"},  # Python would keep a half of a large one
-        capture_output=True,
-        text=True,
-        timeout=300,
+    ended = house.run(
+        *(*DAEMON, "start", "full", "--rounds", "1", *sets),
+        environment={"PYTHONDONTWRITEBYTECODE": "1"},  # Python would keep a half of a large one
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES)),
     )
     assert ended.returncode == 10, ended.stderr

@@ -6,13 +6,11 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from .conftest import SMALL, House, eventually
+from .conftest import DAEMON, SMALL, House, eventually
 
 
 def losses(house: House, name: str) -> dict[tuple[int, int], list[float]]:
@@ -143,30 +141,16 @@ def test_follower_sees_next_boot_and_ends_with_folder(house: House, tmp_path: Pa
     first = house.spawn("followed")
     told, said = tmp_path / "told", tmp_path / "said"
     with told.open("wb") as out, said.open("wb") as err:
-        command = [
-            sys.executable,
-            "-m",
-            "trainer",
-            "tail",
-            "-f",
-            "--type",
-            "run.started",
-            "--json",
-            "followed",
-        ]
-        tail = subprocess.Popen(command, env=house.environment, stdout=out, stderr=err)
-    try:
-        eventually(lambda: told.read_bytes().count(b"run.started") == 1)
-        first.kill()
-        eventually(lambda: b"waiting for it to come back" in said.read_bytes())
-        first.wait()
-        second = house.spawn("followed", "--resume", "followed")
-        eventually(lambda: told.read_bytes().count(b"run.started") == 2)
-        second.kill()
-        second.wait()
-        shutil.rmtree(house.run_folder("followed"))
-        assert tail.wait(300) == 3
-        assert "no run followed" in said.read_text().splitlines()[-1]
-    finally:
-        tail.kill()
-        tail.wait()
+        command = (*DAEMON, "tail", "-f", "--type", "run.started", "--json", "followed")
+        tail = house.open(*command, stdout=out, stderr=err)
+    eventually(lambda: told.read_bytes().count(b"run.started") == 1)
+    first.kill()
+    eventually(lambda: b"waiting for it to come back" in said.read_bytes())
+    first.wait()
+    second = house.spawn("followed", "--resume", "followed")
+    eventually(lambda: told.read_bytes().count(b"run.started") == 2)
+    second.kill()
+    second.wait()
+    shutil.rmtree(house.run_folder("followed"))
+    assert tail.wait(300) == 3
+    assert "no run followed" in said.read_text().splitlines()[-1]

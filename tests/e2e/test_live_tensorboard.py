@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from tests.protocol.sshd import free_ports
 from tests.trainer.export.test_live_tensorboard import scalars_in
 
-from .conftest import House, eventually
+from .conftest import DAEMON, House, eventually
 
 pytestmark = pytest.mark.slow
 EPOCHS = 24
@@ -21,21 +20,8 @@ EPOCHS = 24
 
 def follow(house: House, run: str, folder: Path, *words: str) -> subprocess.Popen[str]:
     """Start the command; it has begun when its folder has a file."""
-    command = [
-        sys.executable,
-        "-m",
-        "esper_overwatch.trainer",
-        "tensorboard",
-        run,
-        "--to",
-        str(folder),
-        "--json",
-        *words,
-    ]
-    follower = subprocess.Popen(
-        command, env=house.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    house.processes.append(follower)
+    command = (*DAEMON, "tensorboard", run, "--to", str(folder), "--json", *words)
+    follower = house.open(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     eventually(lambda: list(folder.glob("events.out.tfevents.*")) or follower.poll() is not None)
     return follower
 

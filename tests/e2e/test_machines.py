@@ -14,7 +14,7 @@ import pytest
 
 from tests.protocol.sshd import free_ports
 
-from .conftest import EPISODE_EPOCHS, SMALL, House, eventually
+from .conftest import DAEMON, EPISODE_EPOCHS, SMALL, House, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -27,21 +27,16 @@ def agent(house: House, address: str, port: int) -> subprocess.Popen[str]:
     """torchrun on one of the machines; the store is on the one that has the run's folder."""
     home = house.home if address == HERE else house.home.with_name("other-home")
     quick = f"is_host={int(address == HERE)},last_call_timeout=3,keep_alive_interval=1"
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc-per-node", "1"),
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{HERE}:{port}", "--rdzv-id", "far"),
-            *("--rdzv-conf", quick, "--local-addr", address, "--max-restarts", "5"),
-            *("-m", "esper_overwatch.trainer", "start", "far", "--or-resume", "--rounds", "0"),
-            *(word for item in SMALL for word in ("--set", item)),
-        ],
-        env={**house.environment, "ESPER_HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)},
+    return house.open(
+        *("-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc-per-node", "1"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{HERE}:{port}", "--rdzv-id", "far"),
+        *("--rdzv-conf", quick, "--local-addr", address, "--max-restarts", "5"),
+        *(*DAEMON, "start", "far", "--or-resume", "--rounds", "0"),
+        *(word for item in SMALL for word in ("--set", item)),
+        environment={"ESPER_HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        text=True,
     )
-    house.processes.append(process)
-    return process
 
 
 def boot_with(house: House, ranks: int, number: int) -> dict[str, Any]:

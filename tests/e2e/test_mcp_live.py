@@ -14,7 +14,7 @@ import pytest
 
 from tests.protocol.sshd import free_ports
 
-from .conftest import House, eventually
+from .conftest import DAEMON, House, eventually
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
@@ -25,7 +25,7 @@ STEADY = ("--set", "policy.kind=no_growth", "--set", "envs.threads=1")
 
 
 def server(house: House, *words: str) -> StdioServerParameters:
-    arguments = ["-m", "esper_overwatch.trainer", "mcp", *words]
+    arguments = [*DAEMON, "mcp", *words]
     return StdioServerParameters(command=sys.executable, args=arguments, env=dict(house.environment))
 
 
@@ -97,14 +97,7 @@ def test_output_is_protocol_only_and_end_of_input_ends(house: House) -> None:
             "clientInfo": {"name": "t", "version": "0"},
         },
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "esper_overwatch.trainer", "mcp"],
-        input=json.dumps(hello) + "\nnot json\n",
-        env=house.environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = house.run(*DAEMON, "mcp", stdin=None, input=json.dumps(hello) + "\nnot json\n")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert lines[0]["result"]["serverInfo"]["name"] == "esper"
@@ -112,15 +105,8 @@ def test_output_is_protocol_only_and_end_of_input_ends(house: House) -> None:
 
 
 def test_interrupt_ends_the_server_without_a_traceback(house: House) -> None:
-    server = subprocess.Popen(
-        [sys.executable, "-m", "esper_overwatch.trainer", "mcp"],
-        env=house.environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    house.processes.append(server)
+    pipe = subprocess.PIPE
+    server = house.open(*DAEMON, "mcp", stdin=pipe, stdout=pipe, stderr=pipe)
     assert server.stdin is not None
     assert server.stdout is not None
     assert server.stderr is not None

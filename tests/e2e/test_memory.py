@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -38,14 +37,8 @@ LARGE = (
 def start(house: House, *sets: str) -> subprocess.CompletedProcess[str]:
     """With an arena per thread malloc would take hundreds of MiB of addresses, which are limited here."""
     words = [word for item in (*LARGE, *sets) for word in ("--set", item)]
-    return subprocess.run(
-        [sys.executable, "-c", SHORT_OF_MEMORY, "start", "short", "--rounds", "1", *words],
-        env={**house.environment, "MALLOC_ARENA_MAX": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        stdin=subprocess.DEVNULL,
-    )
+    command = ("-c", SHORT_OF_MEMORY, "start", "short", "--rounds", "1", *words)
+    return house.run(*command, environment={"MALLOC_ARENA_MAX": "1"})
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from typing import Any
 
 import msgspec
@@ -45,13 +44,7 @@ sys.exit(run_daemon(name="bad", resume=None, file=None, sets={sets!r}))
 
 def fail(house: House, fault: str) -> subprocess.CompletedProcess[str]:
     """Train in a process of its own: env 1 falls ill in the second round, at its end there is a fault."""
-    return subprocess.run(
-        [sys.executable, "-c", FAULTY.format(fault=fault, sets=SMALL)],
-        env=house.environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return house.run("-c", FAULTY.format(fault=fault, sets=SMALL))
 
 
 def bundle(house: House, name: str) -> dict[str, Any]:

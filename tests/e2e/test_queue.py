@@ -6,12 +6,11 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from .conftest import SMALL, House, eventually
+from .conftest import DAEMON, SMALL, House, eventually
 
 SETS = [word for item in SMALL for word in ("--set", item)]
 
@@ -22,15 +21,8 @@ def add(house: House, name: str, rounds: int, *sets: str) -> None:
 
 
 def work_off(house: House, *words: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "esper_overwatch.trainer", "queue", "run", *words],
-        env=house.environment,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    house.processes.append(process)
-    return process
+    command = (*DAEMON, "queue", "run", *words)
+    return house.open(*command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def entries(house: House) -> dict[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ import torch
 from esper_overwatch.trainer.checkpoint import load
 from tests.cases import nightly
 
-from .conftest import SMALL, House, eventually, stop_in_mid_episode
+from .conftest import DAEMON, SMALL, House, eventually, stop_in_mid_episode
 from .courses import course
 from .test_resume import OF_THE_BOOT
 
@@ -28,25 +28,10 @@ def torchrun(house: House, name: str | None, *arguments: str, restarts: int = 0)
     """Two ranks on this machine; without a name they resume a run, by its own options."""
     new = [] if name is None else [name, *(word for item in SMALL for word in ("--set", item))]
     launch = ("--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts))
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        *launch,
-        "-m",
-        "esper_overwatch.trainer",
-        "start",
-    ]
+    words = ("-m", "torch.distributed.run", *launch, *DAEMON, "start", *new, *arguments)
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     with said(house).open("ab") as stderr:
-        process = subprocess.Popen(
-            [*command, *new, *arguments],
-            env={**house.environment, "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            text=True,
-        )
-    house.processes.append(process)
-    return process
+        return house.open(*words, environment=path, stdout=subprocess.DEVNULL, stderr=stderr)
 
 
 def said(house: House) -> Path:
@@ -187,9 +172,7 @@ sys.exit(run_daemon(name="cut", resume=None, file=None, sets={sets!r}))
 )
 def test_rank_lost_at_an_order_ends_the_boot_orderly(house: House, orders: str) -> None:
     program = LOSING.format(orders=orders, sets=(*SMALL, "rounds=1"))
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=house.environment, capture_output=True, text=True, timeout=300
-    )
+    ended = house.run("-c", program)
     assert ended.returncode == 11, ended.stderr
     types = [event["type"] for event in house.journal("cut")]
     assert [types.count(each) for each in ("rank.lost", "postmortem.written", "run.stopped")] == [1, 1, 1]

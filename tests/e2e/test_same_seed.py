@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from .conftest import House
+from .conftest import DAEMON, House
 from .courses import assert_same, course
 
 PER_START = ("run.", "checkpoint.", "log", "system")
@@ -35,14 +33,8 @@ main()
 
 @pytest.mark.slow
 def test_default_runs_of_one_seed_write_one_journal(house: House) -> None:
-    for name, program in (("plain", ["-m", "esper_overwatch.trainer"]), ("slow", ["-c", WITH_A_BAD_CLOCK])):
-        done = subprocess.run(
-            [sys.executable, *program, "start", name, *WORDS],
-            env=house.environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+    for name, program in (("plain", DAEMON), ("slow", ("-c", WITH_A_BAD_CLOCK))):
+        done = house.run(*program, "start", name, *WORDS, timeout=600)
         assert done.returncode == 0, done.stderr
     plain, slow = (course(house, name, PER_START) for name in ("plain", "slow"))
     assert {"metric", "life"} <= plain.keys()

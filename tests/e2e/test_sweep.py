@@ -6,13 +6,12 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import SMALL, House
+from .conftest import DAEMON, SMALL, House
 
 pytest.importorskip("optuna")
 pytestmark = pytest.mark.slow
@@ -52,13 +51,7 @@ def draw_seed(folder: Path) -> int:
 
 def interrupt(house: House, words: list[str]) -> tuple[int, str]:
     """Send control-C once the first trial was evaluated; exit code, and what was said then."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "esper_overwatch.trainer", *words],
-        env=house.environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        house.processes.append(process)
+    with house.open(*DAEMON, *words, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         assert any(" after round 2 of " in line for line in process.stderr)
         process.send_signal(signal.SIGINT)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import resource
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import House, eventually
+from .conftest import TERMINAL, House, eventually
 from .terminal import Terminal
 
 
 @contextmanager
 def overwatch(house: House, *arguments: str, columns: int = 80, lines: int = 24) -> Iterator[Terminal]:
-    command = [sys.executable, "-m", "esper_overwatch.overwatch_tui", *arguments]
+    command = [sys.executable, *TERMINAL, *arguments]
     terminal = Terminal(command, house.environment, columns=columns, lines=lines)
     try:
         yield terminal
@@ -175,13 +174,7 @@ def test_a_terminal_that_goes_away_takes_the_tui_with_it(house: House) -> None:
 @pytest.mark.slow
 def test_once_prints_a_frame(house: House) -> None:
     house.spawn("once", small=False)
-    result = subprocess.run(
-        [sys.executable, "-m", "esper_overwatch.overwatch_tui", "--once", "--after-round", "1", "once"],
-        env=house.environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    result = house.run(*TERMINAL, "--once", "--after-round", "1", "once")
     assert result.returncode == 0, result.stderr
     assert "r0c0" in result.stdout
     rows = re.findall(r"^\W*(0\d) \w+ +([\d.]+)", result.stdout, re.MULTILINE)
@@ -255,10 +248,7 @@ def test_joining_takes_less_than_a_second_of_cpu(house: House) -> None:
 
     def cpu_seconds(*words: str) -> tuple[float, str]:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, "-m", "esper_overwatch.overwatch_tui", *words]
-        done = subprocess.run(
-            command, env=house.environment, capture_output=True, text=True, timeout=120, check=True
-        )
+        done = house.run(*TERMINAL, *words, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
 
