@@ -17,7 +17,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import House
 
 PATIENCE_SECONDS = 300.0
 CLOCKED = ("seconds", "phases", "cpu_phases", "gpu_phases", "gpu_round", "gpu_epoch", "env_epochs_per_second")
@@ -75,33 +78,13 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
 
 
 class ForkedStarts:
-    """Starts runs in a home of its own.
+    """Starts runs in a house, until that is closed."""
 
-    Args:
-        folder: for home, runtime folder and keys.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.home = folder / "home"
-        self._runtime = folder / "rt"
-        self._runtime.mkdir(mode=0o700)
-        self.environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith("ESPER_")},
-            "ESPER_HOME": str(self.home),
-            "XDG_RUNTIME_DIR": str(self._runtime),
-            "XDG_CONFIG_HOME": str(folder / "config"),
-            "OMP_NUM_THREADS": "1",
-        }
-        keys = [sys.executable, "-m", "esper_overwatch.trainer", "keys", "new", "tester", "--role", "viewer"]
-        subprocess.run(keys, env=self.environment, check=True, capture_output=True)
-        self._program = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            env=self.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
+    def __init__(self, house: House) -> None:
+        self._house = house
+        assert house.daemon("keys", "new", "tester", "--role", "viewer").returncode == 0
+        pipe = subprocess.PIPE
+        self._program = house.open("-m", __name__, stdin=pipe, stdout=pipe, bufsize=1)
         self._starts = 0
 
     def start(self, sets: Iterable[str], look: Callable[[Path, int], dict[str, Any]] | None = None) -> Start:
@@ -115,12 +98,12 @@ class ForkedStarts:
         self._starts += 1
         name = f"run{self._starts}"
         words = [word for item in sets for word in ("--set", item)]
-        printed = self._runtime / name
+        printed = self._house.runtime / name
         assert self._program.stdin is not None
         assert self._program.stdout is not None
         self._program.stdin.write(json.dumps([str(printed), "start", name, *words]) + "\n")
         pid = int(self._program.stdout.readline())
-        start = Start(self.home / "runs" / name)
+        start = Start(self._house.run_folder(name))
         if look is not None:
             start.seen = self._look(start.folder, pid, look)
         start.exit_code = int(self._program.stdout.readline())
@@ -137,11 +120,6 @@ class ForkedStarts:
         with contextlib.suppress(ProcessLookupError):  # a start that was refused
             os.kill(pid, signal.SIGTERM)
         return found
-
-    def close(self) -> None:
-        assert self._program.stdin is not None
-        self._program.stdin.close()
-        self._program.wait()
 
 
 def main() -> None:

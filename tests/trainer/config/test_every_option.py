@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 
 from esper_overwatch.trainer.config.load import OPTIONS, convert
 from tests.cases import nightly
+from tests.e2e.conftest import open_house
 
 from .forked_starts import ForkedStarts, Start
 from .option_effects import BASES, COMMON, Elsewhere, Flip, workers
@@ -28,11 +27,8 @@ CASES = [key if key in FIRST else nightly(key) for key in KEYS]
 
 @pytest.fixture(scope="module")
 def starts() -> Iterator[ForkedStarts]:
-    folder = Path(tempfile.mkdtemp(prefix="esper-"))  # sockets have short paths only
-    starts = ForkedStarts(folder)
-    yield starts
-    starts.close()
-    shutil.rmtree(folder)
+    with open_house() as house:
+        yield ForkedStarts(house)
 
 
 @pytest.fixture(scope="module")
