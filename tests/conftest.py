@@ -8,8 +8,11 @@ A shell that runs tests in its background has SIGINT ignored; whatever they star
 from __future__ import annotations
 
 import gc
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,6 +37,18 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Have the interpreter free them when it ends: a library in C++ calls what it does not free a leak."""
     gc.unfreeze()
+
+
+@pytest.fixture
+def short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """`$ESPER_HOME`, beside the folders of sockets and keys; the path is short enough for sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="esper-"))
+    (folder / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("ESPER_HOME", str(folder / "home"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    yield folder / "home"
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(autouse=True)

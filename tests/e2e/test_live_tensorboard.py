@@ -57,7 +57,6 @@ def test_live_files_equal_an_export_after_a_crash(house: House, tmp_path: Path) 
 
 
 def test_interrupt_leaves_complete_files_over_tcp(house: House, tmp_path: Path) -> None:
-    house.environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")
     address = f"tcp://127.0.0.1:{free_ports(3)}"
     assert house.daemon("keys", "new", "looker", "--role", "viewer").returncode == 0
     house.spawn("far")

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,8 +63,7 @@ def test_assistant_reads_and_steers_a_live_run(house: House) -> None:
     assert "to look" in json.dumps(asked)
 
 
-def test_viewer_over_tcp_reads_and_may_not_steer(house: House, tmp_path: Path) -> None:
-    house.environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")
+def test_viewer_over_tcp_reads_and_may_not_steer(house: House) -> None:
     address = f"tcp://127.0.0.1:{free_ports(3)}"
     assert house.daemon("keys", "new", "looker", "--role", "viewer").returncode == 0
     house.spawn("far", *STEADY)

@@ -94,7 +94,6 @@ def test_a_client_in_node_follows_over_restart(house: House, client: list[str], 
 
 
 def test_a_client_in_node_needs_one_port_and_key(house: House, client: list[str], tmp_path: Path) -> None:
-    house.environment["XDG_CONFIG_HOME"] = str(house.home.parent)
     for role in ("viewer", "operator"):
         assert house.daemon("keys", "new", role, "--role", role).returncode == 0
     port = free_ports(3)
@@ -102,7 +101,7 @@ def test_a_client_in_node_needs_one_port_and_key(house: House, client: list[str]
     house.serve_tcp("foreign", f"tcp://0.0.0.0:{port}")
 
     def arguments(role: str) -> tuple[str, ...]:
-        key = house.home.parent / "esper" / "keys" / f"{role}.key"
+        key = house.home.with_name("config") / "esper" / "keys" / f"{role}.key"
         return ("--tcp", f"tcp://127.0.0.1:{port}", "--key", str(key), "--drop", "1")
 
     operator = Client(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,15 +18,9 @@ from .harness import DAEMON, Daemon, Reader, StartPython
 
 
 @pytest.fixture(autouse=True)
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """`$ESPER_HOME`, and `$XDG_RUNTIME_DIR` in a folder whose path is short enough for sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="esper-"))
-    (folder / "run").mkdir(mode=0o700)
-    monkeypatch.setenv("ESPER_HOME", str(folder / "home"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
-    yield folder / "home"
-    shutil.rmtree(folder)
+def home(short_home: Path) -> Path:
+    """`$ESPER_HOME`; it is not made yet."""
+    return short_home
 
 
 @pytest.fixture

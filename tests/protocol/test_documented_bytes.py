@@ -6,7 +6,6 @@ import re
 import socket as plain
 from pathlib import Path
 
-import pytest
 from zmq.utils import z85
 
 from esper_overwatch.protocol.server.server import Server
@@ -19,14 +18,12 @@ GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + byt
 SUB = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB"
 
 
-def test_documented_handshake_is_answered(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documented_handshake_is_answered(server: Server, home: Path) -> None:
     secret, public = z85.encode(bytes(range(32))).decode(), "K3HW^WVq.zo69t)(umF>:XvwTj:QGN^yKlWaVH(S"
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     make_client("laptop", server=None, role="viewer")
-    (tmp_path / "esper" / "server.key").unlink()
-    write_secret(tmp_path / "esper" / "server.key", KeyPair(public, secret))
+    key = home.with_name("config") / "esper" / "server.key"
+    key.unlink()
+    write_secret(key, KeyPair(public, secret))
     assert public in PAGE
     transient, box = (bytes.fromhex(found) for found in re.findall(r"`([0-9a-f]{64}|[0-9a-f]{160})`", PAGE))
     hello = b"\x05HELLO\x01\x00" + bytes(72) + transient + (1).to_bytes(8, "big") + box

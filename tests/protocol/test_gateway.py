@@ -48,12 +48,6 @@ from tests.protocol.sshd import free_ports
 from tests.trainer.command import esper
 
 
-@pytest.fixture(autouse=True)
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    return tmp_path / "esper"
-
-
 @pytest.fixture
 def address() -> str:
     return f"tcp://127.0.0.1:{free_ports(3)}"
@@ -196,9 +190,7 @@ def test_a_role_changes_at_once(gateway: Gateway, server: Server, address: str) 
         until(lambda: not refused())
 
 
-def test_unknown_keys_and_wrong_servers_are_told(
-    gateway: Gateway, server: Server, address: str, config: Path
-) -> None:
+def test_unknown_keys_and_wrong_servers_are_told(gateway: Gateway, server: Server, address: str) -> None:
     make_client("stranger", server=client_pair("viewer")[1].server, role=None)
     make_client("astray", server=new_pair().public, role=None)
     with pytest.raises(KeyRefused, match="does not let key stranger in: it is not authorized there"):
@@ -283,7 +275,7 @@ def test_captured_bytes_open_nothing(gateway: Gateway, server: Server, address: 
     assert server.mailbox.poll() == []
 
 
-def test_gateway_needs_a_key_and_an_authorized_client(address: str, config: Path) -> None:
+def test_gateway_needs_a_key_and_an_authorized_client(address: str) -> None:
     with pytest.raises(KeysUnusable, match=r"server\.key; make it .*: esper-daemon keys new"):
         Gateway("alpha", address)
     make_client("laptop", server=None, role="viewer")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,8 @@ from tests.protocol.harness import serving, until
 from tests.protocol.sshd import free_ports
 
 
-def test_last_events_of_a_run_come_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_events_of_a_run_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the gateway was busy while the run ended."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     make_client("viewer", server=None, role="viewer")
     server, address = Server(RunFolder.claim("alpha"), hello={}), f"tcp://127.0.0.1:{free_ports(3)}"
     server.start()

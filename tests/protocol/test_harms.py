@@ -43,8 +43,7 @@ Attack = Callable[[str, str], subprocess.Popen[str]]
 
 
 @pytest.fixture
-def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+def address() -> str:
     make_client("viewer", server=None, role="viewer")
     make_client("bystander", server=None, role="viewer")
     return f"tcp://127.0.0.1:{free_ports(3)}"

@@ -33,13 +33,6 @@ TAGS = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_siz
 CHANGES = st.tuples(st.lists(TAGS, max_size=4), st.lists(TAGS, max_size=4))
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return tmp_path
-
-
 @pytest.fixture
 def journals_opened() -> Iterator[list[str]]:
     """Paths of journals that this process opens from now on."""

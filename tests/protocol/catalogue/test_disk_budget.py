@@ -25,12 +25,11 @@ NAMES = ("first", "live", "kept", "second", "third")
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, RunFolder]]:
+def runs(home: Path) -> Iterator[dict[str, RunFolder]]:
     """Five runs of some segments each, in the order of their names; `live` is held, `kept` is pinned."""
-    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
     found = {}
     for name in NAMES:
-        found[name] = journals.write_run(tmp_path, name, TOLD, JournalLimits(segment_bytes=20_000))
+        found[name] = journals.write_run(home, name, TOLD, JournalLimits(segment_bytes=20_000))
         if name != "live":
             found[name].release()
     edit_about(found["kept"].path, lambda about: msgspec.structs.replace(about, added=(PINNED,)))

@@ -26,8 +26,7 @@ KEEP_BYTES = 8_000
 
 
 @pytest.fixture
-def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_home: Path) -> str:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+def address(short_home: Path) -> str:
     for name in ("viewer", "stranger"):
         make_client(name, server=None, role="viewer")  # type: ignore[arg-type]
     return f"tcp://127.0.0.1:{free_ports(3)}"

@@ -19,9 +19,7 @@ from tests.trainer.command import esper
 
 
 @pytest.fixture(autouse=True)
-def folder(short_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of the home, and of the configuration."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(short_home.with_name("config")))
+def folder(short_home: Path) -> Path:
     return short_home.parent
 
 
