@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 
 import click
@@ -11,6 +12,9 @@ from esper_overwatch.protocol.errors import INTERRUPTED_EXIT
 
 from .options import RUN
 from .run_argument import RunArgument
+
+MEMORY_BYTES = 4 << 30
+"""Of the process: DuckDB counts nothing of what a function makes, nor interrupts it, as `repeat`."""
 
 
 @click.command()
@@ -30,4 +34,6 @@ def mcp(run: RunArgument, allow_control: bool) -> None:
 
     # A thread waits for standard input and cannot be woken: what is usual would wait for it.
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED_EXIT))
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES if hard < 0 else min(MEMORY_BYTES, hard), hard))
     serve(Targets(run.address), allow_control=allow_control)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from tests.trainer import journals
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 pytest.importorskip("duckdb", reason="the extra `export` is not installed")
 
-from mcp import Client
+from mcp import Client, StdioServerParameters
 
 from esper_overwatch.trainer.mcp import answers, reading
 from esper_overwatch.trainer.mcp.reading import ReadingTools
@@ -163,6 +164,20 @@ def test_query_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> 
     assert "takes longer than 0.5 s" in call("query", sql=endless)
     monkeypatch.setattr(reading, "SECONDS", 0.0)
     assert "reading the journal takes longer" in call("query", sql="SELECT 1")
+
+
+def test_memory_of_functions_is_bounded_by_the_process(home: Path) -> None:
+    """DuckDB counts none of it: of one such text the server would take 8 GB."""
+    command = ["-m", "esper_overwatch.trainer", "mcp"]
+    server = StdioServerParameters(command=sys.executable, args=command, env={**os.environ})
+
+    async def ask(sql: str) -> Any:
+        async with Client(server) as client:
+            return await client.call_tool("query", {"sql": sql})
+
+    refused = asyncio.run(ask("SELECT length(repeat('x', 4294967200))"))
+    assert refused.is_error
+    assert "Out of Memory" in refused.content[0].text
 
 
 def test_first_query_of_a_long_journal_says_try_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
