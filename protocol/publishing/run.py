@@ -257,7 +257,7 @@ class PublishedRun:
             self.note("more names", refusal)
             for name in [name for name in numbers if name in new][-beyond:]:
                 del numbers[name]
-        self._names |= numbers.keys()
+        self._names.update(numbers)  # `|=` with what is no set copies all of them
 
     @never_raises
     def artifact(
