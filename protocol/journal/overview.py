@@ -89,17 +89,15 @@ def read_overview(
 
     Args:
         path: of `events.jsonl`.
-        limit: bytes of the tail that are looked at.
+        limit: bytes of the tail that are looked at; its last line may go beyond.
         on_damage: called for what of it cannot be read.
     """
     tail = _Tail()
     for line in lines_newest_first(path, on_damage=on_damage):
+        if limit <= 0 or tail.is_complete:
+            break
         limit -= len(line) + 1
-        if limit < 0 and tail.newest is not None:
-            break
         tail.take(line)
-        if tail.is_complete:
-            break
     return tail.overview()
 
 

@@ -97,6 +97,9 @@ def test_overview_reads_no_more_than_its_limit(tmp_path: Path, monkeypatch: pyte
     assert found is not None
     assert found.values == (2.0,)
     assert read_overview(journal.path).values == (1.0, 2.0)  # type: ignore[union-attr]
+    with journal.path.open("ab") as file:
+        file.write(b"\n" * 5_000)
+    assert read_overview(journal.path, limit=5_000) is None, "nor of what holds no event"
 
 
 def test_overview_of_a_resumed_run_forgets_the_last_end(tmp_path: Path) -> None:
