@@ -242,7 +242,8 @@ class RunInfo:
             return None
 
     def _note(self, error: Exception) -> None:
-        self._damage.append(first_line(error) or type(error).__name__)
+        if not self._damage:  # the first is told, and there may be millions
+            self._damage.append(first_line(error) or type(error).__name__)
 
     @property
     def is_live(self) -> bool:

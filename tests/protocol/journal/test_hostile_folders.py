@@ -239,6 +239,7 @@ def test_hostile_folders_take_little_memory(tmp_path: Path) -> None:
     largest = pack(bytes(MAX_FRAME_BYTES))  # each is one that may be
     SegmentFolder(make_run(tmp_path, "many")).packed(1).write_bytes(largest * 50 + b"junk")
     SegmentFolder(tmp_path / "runs/many/events.jsonl").index_path(1).unlink()
+    make_run(tmp_path, "empty-lines").write_bytes(b"\n" * (8 << 20))
     done = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
