@@ -22,6 +22,7 @@ PAGES = (
 )
 """CHANGELOG names what has been, and so do the two records of 0.2.0, docs/lab/findings.md and faults.md."""
 PATH = re.compile(r"(?<![\w./~-])(?:protocol|trainer|overwatch_tui|tools|tests|benchmarks|docs)/[\w./-]*\w")
+TEST = re.compile(r"(tests/[\w./]+\.py)::(\w+)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 REPOSITORY = re.compile(r"https://github\.com/esper-overwatch/esper-overwatch/(?:blob|raw|tree)/main/")
 """Where README, which is read on PyPI too, has its links."""
@@ -42,6 +43,12 @@ def anchors(page: Path) -> set[str]:
 def test_files_named_in_a_page_exist(page: str) -> None:
     missing = {path for path in PATH.findall(text_of(page)) if not (ROOT / path).exists()}
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_tests_named_in_a_page_exist(page: str) -> None:
+    named = set(TEST.findall(text_of(page)))
+    assert not {f"{file}::{name}" for file, name in named if f"def {name}(" not in (ROOT / file).read_text()}
 
 
 def test_make_bench_runs_the_commands_that_its_page_says() -> None:

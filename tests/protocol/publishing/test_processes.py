@@ -159,6 +159,32 @@ def test_forked_child_neither_publishes_nor_ends_the_run(loop: Loop) -> None:
     assert stopped.exit_code == 0
 
 
+CROWDED = """
+import os, resource
+from esper_overwatch import publish
+resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
+with publish("loop") as run:
+    held = []
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    for step in range(200):
+        run.log(step=step, loss=step)
+    assert run.flush(300)
+    for one in held:
+        os.close(one)
+"""
+
+
+def test_loop_without_free_file_numbers_loses_nothing(loop: Loop) -> None:
+    process = loop(CROWDED)
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    assert [e.step for e in events_of(ev.Scalars)] == list(range(200))
+
+
 def test_viewers_import_loads_no_publisher() -> None:
     program = (
         "import sys, esper_overwatch as e; e.connect; print([n for n in sys.modules if 'publishing' in n])"
