@@ -1,4 +1,4 @@
-"""A daemon to connect to, its connected sockets, and the interface of what finds it (`TargetSource`)."""
+"""A daemon to connect to, its connected sockets, and the base of what finds it (`TargetSource`)."""
 
 from __future__ import annotations
 
@@ -160,17 +160,12 @@ class NotReady(EsperError):
 class TargetSource(Protocol):
     """Finds the daemon to connect to, again and again: after its end, its restart, a tunnel's death."""
 
-    @property
-    def is_gone(self) -> bool:
-        """True if the daemon that was found last is known to be dead."""
-
-    @property
-    def is_remote(self) -> bool:
-        """True if the run's files are on another machine."""
-
-    @property
-    def patience_seconds(self) -> float:
-        """Time to wait for the first target."""
+    is_gone: bool = False
+    """True if the daemon that was found last is known to be dead."""
+    is_remote: bool = True
+    """True if the run's files are on another machine."""
+    patience_seconds: float = 0.0
+    """Time to wait for the first target."""
 
     def find(self) -> Target:
         """The daemon at the moment; never blocks.
@@ -182,6 +177,8 @@ class TargetSource(Protocol):
 
     def step(self) -> None:
         """Keep up what carries the sockets here, such as a tunnel; cheap, never blocks."""
+        return
 
     def close(self) -> None:
         """Release it."""
+        return

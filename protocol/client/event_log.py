@@ -50,13 +50,15 @@ class EventLog(Protocol):
         """Events in the order written; `on_bad` as in `journal.reader.read`, where it is read here."""
 
     def check(self) -> None:
-        """Raise RunNotFound where a run on this machine is no longer there."""
+        """Raise RunNotFound where a run on this machine is gone; a machine shows as a lost connection."""
+        return
 
     def close(self) -> None:
         """Release it."""
+        return
 
 
-class JournalEvents:
+class JournalEvents(EventLog):
     """A journal on this machine, of a run that is live or has ended.
 
     Args:
@@ -88,11 +90,8 @@ class JournalEvents:
         if not folder.is_dir():
             raise RunNotFound(f"no run {self.name} any more: {folder} is gone")
 
-    def close(self) -> None:
-        """Nothing to release."""
 
-
-class DaemonEvents:
+class DaemonEvents(EventLog):
     """A live daemon, asked for ranges; between streams the order is that of the events' times.
 
     Args:
@@ -145,9 +144,6 @@ class DaemonEvents:
             if wanted.stream in (None, stream)
         ]
         return heapq.merge(*parts, key=lambda event: event.ts)
-
-    def check(self) -> None:
-        """A machine that is gone shows as a lost connection; nothing to check."""
 
     def close(self) -> None:
         self._client.close()

@@ -20,7 +20,7 @@ from .ssh import SshTunnel
 STEP_SECONDS = 0.05
 
 
-class LocalRuns:
+class LocalRuns(TargetSource):
     """Runs of this user on this machine.
 
     Args:
@@ -36,7 +36,6 @@ class LocalRuns:
         self._name = name
         self._home = home
         self._current: RunInfo | None = None
-        self.is_gone = False
 
     def find(self) -> Target:
         """The run's daemon as its connection file has it; see `TargetSource.find`."""
@@ -60,14 +59,8 @@ class LocalRuns:
         self.is_gone = holder_of(self._current.path / "lock") is None
         return self._current.name if self._name is not None or not self.is_gone else None
 
-    def step(self) -> None:
-        """Nothing to keep up: the sockets are on this machine."""
 
-    def close(self) -> None:
-        """Nothing to release."""
-
-
-class TcpDaemon:
+class TcpDaemon(TargetSource):
     """One daemon behind three ports.
 
     Args:
@@ -77,10 +70,6 @@ class TcpDaemon:
         BadName: no such address.
         KeysUnusable: there is no such key, or its file cannot be used.
     """
-
-    is_remote = True
-    patience_seconds = 0.0
-    is_gone = False
 
     def __init__(self, address: str) -> None:
         key, where = parse_tcp_address(address)
@@ -94,12 +83,6 @@ class TcpDaemon:
     def find(self) -> Target:
         """Return the one target; its answer says which run it is."""
         return self._target
-
-    def step(self) -> None:
-        """libzmq connects again automatically."""
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 def make_target_source(

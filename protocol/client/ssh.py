@@ -21,7 +21,7 @@ from esper_overwatch.protocol.runs import choose_run
 from esper_overwatch.protocol.storage.folders import socket_folder
 
 from .child_process import ChildProcess
-from .endpoint import NotReady, Target
+from .endpoint import NotReady, Target, TargetSource
 from .ssh_command import BATCH, SSH_OPTIONS, RemoteCommand, remote_daemon, ssh_options, start_ssh
 
 SOCKETS = ("ev", "qry", "ctl")
@@ -40,7 +40,7 @@ class _Row(msgspec.Struct):
     endpoints: dict[str, str] | None = None
 
 
-class SshTunnel:
+class SshTunnel(TargetSource):
     """Finds the remote run and keeps its sockets open here; see `endpoint.TargetSource`.
 
     Args:
@@ -49,7 +49,6 @@ class SshTunnel:
         batch: whether ssh may never ask for a passphrase; else it may for the first time.
     """
 
-    is_remote = True
     patience_seconds = 90.0
     """Somebody may have to type a passphrase."""
 
@@ -68,7 +67,6 @@ class SshTunnel:
         self._failures = 0
         self._next_at = 0.0
         self._give_up_at = 0.0
-        self.is_gone = False
 
     def find(self) -> Target:
         """The run's daemon, by sockets on this machine; a later call asks the other machine again.
