@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from esper_overwatch.protocol.codec.zmq_options import ZmqContext
 from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.storage.keys import KeyPair
 
 STARTING_SECONDS = 10.0
 
@@ -85,16 +86,6 @@ class HandshakeMonitor:
 
 
 @dataclass(frozen=True)
-class CurveKeys:
-    """The keys of an encrypted connection, Z85; `name` is what the client's key is called."""
-
-    name: str
-    server: str
-    public: str
-    secret: str = field(repr=False)
-
-
-@dataclass(frozen=True)
 class ConnectedSocket:
     """One connected socket, and what its handshakes report where it is encrypted."""
 
@@ -126,7 +117,9 @@ class Target:
     pid: int | None = None
     journal: Path | None = None
     """The run's `events.jsonl`, where it is on this machine."""
-    curve: CurveKeys | None = None
+    key: KeyPair | None = None
+    """Set for an encrypted connection."""
+    key_name: str = ""
 
     def open(
         self, context: ZmqContext, kind: int, name: str, topics: tuple[bytes, ...] = ()
@@ -141,12 +134,12 @@ class Target:
         for topic in topics:
             socket.subscribe(topic)
         handshakes = None
-        if self.curve is not None:
-            handshakes = HandshakeMonitor(socket, self.curve.name, self.name)
+        if self.key is not None:
+            handshakes = HandshakeMonitor(socket, self.key_name, self.name)
             socket.set(zmq.IPV6, 1)
-            socket.set(zmq.CURVE_SERVERKEY, self.curve.server.encode())
-            socket.set(zmq.CURVE_PUBLICKEY, self.curve.public.encode())
-            socket.set(zmq.CURVE_SECRETKEY, self.curve.secret.encode())
+            socket.set(zmq.CURVE_SERVERKEY, self.key.server.encode())
+            socket.set(zmq.CURVE_PUBLICKEY, self.key.public.encode())
+            socket.set(zmq.CURVE_SECRETKEY, self.key.secret.encode())
         socket.connect(self.endpoints[name])
         return ConnectedSocket(socket, handshakes)
 

@@ -14,7 +14,7 @@ from esper_overwatch.protocol.storage.folders import EVENTS_FILE, StrPath
 from esper_overwatch.protocol.storage.keys import client_pair
 from esper_overwatch.protocol.storage.lock import holder_of
 
-from .endpoint import STARTING_SECONDS, CurveKeys, NotReady, Target, TargetSource
+from .endpoint import STARTING_SECONDS, NotReady, Target, TargetSource
 from .ssh import SshTunnel
 
 STEP_SECONDS = 0.05
@@ -74,11 +74,7 @@ class TcpDaemon(TargetSource):
     def __init__(self, address: str) -> None:
         key, where = parse_tcp_address(address)
         name, pair = client_pair(key)
-        self._target = Target(
-            name=where,
-            endpoints=endpoints_of(f"tcp://{where}"),
-            curve=CurveKeys(name=name, server=pair.server, public=pair.public, secret=pair.secret),
-        )
+        self._target = Target(where, endpoints_of(f"tcp://{where}"), key=pair, key_name=name)
 
     def find(self) -> Target:
         """Return the one target; its answer says which run it is."""

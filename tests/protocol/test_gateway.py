@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from esper_overwatch import Subscriber, connect
 from esper_overwatch.overwatch_tui.cli import main as terminal
 from esper_overwatch.protocol.client.client import Client
-from esper_overwatch.protocol.client.endpoint import HandshakeMonitor
+from esper_overwatch.protocol.client.endpoint import HandshakeMonitor, Target
 from esper_overwatch.protocol.codec.addresses import with_key
 from esper_overwatch.protocol.codec.frames import VIEW_TOPIC
 from esper_overwatch.protocol.codec.zmq_options import terminate_context
@@ -424,9 +424,7 @@ def test_the_key_to_use_is_found_or_asked_for(gateway: Gateway, server: Server, 
 def test_a_key_is_not_shown() -> None:
     pair = new_pair()
     assert pair.secret not in repr(pair) + str(pair)
-    from esper_overwatch.protocol.client.endpoint import CurveKeys
-
-    assert "hidden" not in repr(CurveKeys("n", "s", "p", "hidden"))
+    assert pair.secret not in repr(Target("n", {}, key=pair))
 
 
 def test_secrets_are_never_written_over(tmp_path: Path) -> None:
