@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 from esper_overwatch.protocol.messages.vocabulary import Stream
 
@@ -21,22 +21,18 @@ _SUBJECT = re.compile(rb'"(?:env|rank)":\d+')
 Lines = list[tuple[int, bytes]]
 
 
-class LineSource(Protocol):
-    """Lines by their numbers; `Publisher` is one."""
-
-    def range(self, stream: Stream, first: int, last: int, *, limit: int) -> Lines:
-        """Lines `first`..`last`, or the first of them."""
-
-
-def newest_lines_before(source: LineSource, stream: Stream, last: int) -> Lines:
+def newest_lines_before(read: Callable[..., Lines], stream: Stream, last: int) -> Lines:
     """The newest lines up to `last`, about `MAX_SCAN_BYTES` of them; none where nothing is held.
+
+    Args:
+        read: `Publisher.range`.
 
     Raises:
         OSError: the journal cannot be read.
     """
     if last < 1:
         return []
-    sample = source.range(stream, max(1, last - _SAMPLE_LINES + 1), last, limit=MAX_SCAN_BYTES)
+    sample = read(stream, max(1, last - _SAMPLE_LINES + 1), last, limit=MAX_SCAN_BYTES)
     if not sample:
         return []
     mean = sum(len(line) for _, line in sample) / len(sample)
@@ -44,7 +40,7 @@ def newest_lines_before(source: LineSource, stream: Stream, last: int) -> Lines:
     found: Lines = []
     first = max(1, last - count + 1)
     while first <= last:
-        part = source.range(stream, first, last, limit=MAX_SCAN_BYTES)
+        part = read(stream, first, last, limit=MAX_SCAN_BYTES)
         if not part:
             break
         found += part

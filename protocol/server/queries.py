@@ -247,7 +247,7 @@ class Queries:
         newest = self._publisher.last[params.stream]
         last = min(params.before - 1, newest) if params.before else newest
         try:
-            found = newest_lines_before(self._publisher, params.stream, last)
+            found = newest_lines_before(self._publisher.range, params.stream, last)
         except OSError as error:
             raise RequestError("internal", f"the journal cannot be read: {error.strerror}") from None
         kept = thin_lines(found, types=params.types, interval_seconds=params.interval, limit=params.bytes)

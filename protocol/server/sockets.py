@@ -11,14 +11,14 @@ queues of frozen readers, and no mark on the little it receives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import psutil
 import zmq
 
 from esper_overwatch.protocol.codec.frames import HEARTBEAT_TOPIC, VIEW_TOPIC
-from esper_overwatch.protocol.codec.zmq_options import ZmqContext
+from esper_overwatch.protocol.codec.zmq_options import ZmqContext, is_waiting
 
 from .reply_sender import LARGE_BYTES
 
@@ -71,15 +71,6 @@ def make_router(context: ZmqContext, *, is_trusted: bool = True) -> zmq.Socket[b
     return socket
 
 
-def receive_subscriptions(publisher: zmq.Socket[bytes]) -> Iterator[zmq.Frame]:
-    """Receive some of the subscriptions sent to a publisher; never blocks."""
-    for _ in range(MESSAGES_PER_TURN):
-        try:
-            yield publisher.recv(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return
-
-
 class SubscriberCounts:
     """Count of subscribers to each topic of one publisher on a Unix socket, whose peers are trusted.
 
@@ -93,9 +84,12 @@ class SubscriberCounts:
         return self._counts[topic]
 
     def update(self, publisher: zmq.Socket[bytes]) -> None:
-        """Take the subscriptions that the publisher has received; never blocks."""
-        for frame in receive_subscriptions(publisher):
-            kind, topic = frame.bytes[:1], frame.bytes[1:]
+        """Take some of the subscriptions that the publisher has received; never blocks."""
+        for _ in range(MESSAGES_PER_TURN):
+            if not is_waiting(publisher):
+                return
+            message = publisher.recv(zmq.NOBLOCK)
+            kind, topic = message[:1], message[1:]
             if topic in COUNTED_TOPICS and kind in (SUBSCRIPTION, CANCELLATION):
                 change = 1 if kind == SUBSCRIPTION else -1
                 self._counts[topic] = max(0, self._counts[topic] + change)

@@ -79,14 +79,13 @@ def test_answers_joined_are_all_lines(count: int, size: int, limit: int) -> None
         *((i, ev.Mark(text="x" * (size if i % 3 else 1), client="me"), Context()) for i in range(count))
     )
 
-    class Source:
-        def range(self, stream: str, first: int, last: int, *, limit: int) -> list[tuple[int, bytes]]:
-            return [line for line in lines if first <= line[0] <= last]
+    def read(_stream: str, first: int, last: int, *, limit: int) -> list[tuple[int, bytes]]:
+        return [line for line in lines if first <= line[0] <= last]
 
     before, found, answers = count + 1, [], 0
     while before > 1:
         kept = thin_lines(
-            newest_lines_before(Source(), "life", before - 1), types=(), interval_seconds=0.0, limit=limit
+            newest_lines_before(read, "life", before - 1), types=(), interval_seconds=0.0, limit=limit
         )
         assert sum(map(len, kept.lines)) <= limit or len(kept.lines) == 1
         found[:0] = kept.lines
