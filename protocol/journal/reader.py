@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,16 +49,10 @@ class _OpenJournal:
         if self.hot is not None:
             self.hot.close()
 
-    def __enter__(self) -> _OpenJournal:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _open(path: Path) -> _OpenJournal:
+def _open(path: Path) -> closing[_OpenJournal]:
     try:
-        return _OpenJournal(path)
+        return closing(_OpenJournal(path))
     except OSError as error:
         raise FolderError(f"cannot read the journal {path}: {error.strerror}") from None
 
@@ -261,7 +255,7 @@ def lines_newest_first(path: Path, *, on_damage: OnDamage = lambda _: None) -> I
     except OSError as error:
         on_damage(WireError(f"{path.name}: {error.strerror}"))
         return
-    with view:
+    with closing(view):
         hot = lines_backwards(view.hot) if view.hot is not None else iter(())
         blocks = partial(view.folder.blocks_backwards, on_damage=on_damage)
         closed = map(blocks, reversed(view.numbers))

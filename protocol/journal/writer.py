@@ -26,7 +26,7 @@ from esper_overwatch.protocol.storage.folders import sync_folder
 
 from .compactor import Compactor
 from .line_files import LineIndex, begin_of, read_blocks, repair, select_lines
-from .segments import JournalSegment, SegmentFolder
+from .segments import SegmentFolder
 from .unsynced import UnsyncedTail
 
 logger = logging.getLogger(__name__)
@@ -143,6 +143,8 @@ class Journal:
         """The newest sequence number per stream, over all boots."""
         if self.cut:
             logger.warning("journal %s: cut %d bytes of a torn last line", path, self.cut)
+        self.removed = self._compactor.removed
+        """Segments that retention has taken, for the owner to report and take out."""
         self._compactor.resume()
         self._fsync = FsyncThread()
 
@@ -383,13 +385,6 @@ class Journal:
             "not_compressed": len(compactor.pending),
             "error": compactor.error,
         }
-
-    def take_removed(self) -> list[JournalSegment]:
-        """Segments that retention has taken since this was last asked."""
-        gone = []
-        while self._compactor.removed:
-            gone.append(self._compactor.removed.popleft())
-        return gone
 
     def _is_rotation_due(self) -> bool:
         """True if the hot segment is large or old enough to be closed."""

@@ -79,45 +79,27 @@ class ImmediateCommands:
         self._emit(Mark(text=params.text, client=caller.client, uid=peer.uid, pid=peer.pid))
         return {}
 
-    def _incident(self, params: AcknowledgeParams | MuteParams) -> Incident:
+    def _judge(
+        self, params: AcknowledgeParams | MuteParams, caller: Caller
+    ) -> tuple[Incident, dict[str, Any]]:
+        """The incident that is meant, and what each event about it tells: which it is, and who judges it."""
         found = self._find_incident(params)
         if found is None:
             named = params.incident or f"{params.source} {params.kind}".strip() or "without a name"
             raise RequestError("not_found", f"incident {named} is not open")
-        return found
+        which = {"incident": found.id, "source": found.source, "kind": found.kind}
+        peer = caller.peer
+        return found, which | {"by": caller.client, "reason": caller.reason, "uid": peer.uid, "pid": peer.pid}
 
     def _acknowledge_anomaly(self, params: AcknowledgeParams, caller: Caller) -> dict[str, Any]:
-        incident = self._incident(params)
-        self._emit(
-            AnomalyAcknowledged(
-                incident=incident.id,
-                source=incident.source,
-                kind=incident.kind,
-                since=incident.since,
-                severity=params.severity,
-                by=caller.client,
-                reason=caller.reason,
-                uid=caller.peer.uid,
-                pid=caller.peer.pid,
-            )
-        )
+        incident, told = self._judge(params, caller)
+        self._emit(AnomalyAcknowledged(since=incident.since, severity=params.severity, **told))
         return {}
 
     def _mute_anomaly(self, params: MuteParams, caller: Caller) -> dict[str, Any]:
-        incident = self._incident(params)
+        _, told = self._judge(params, caller)
         until = time.time_ns() // 1000 + int(params.seconds * 1e6) if params.seconds else 0
-        self._emit(
-            AnomalyMuted(
-                incident=incident.id,
-                source=incident.source,
-                kind=incident.kind,
-                until=until,
-                by=caller.client,
-                reason=caller.reason,
-                uid=caller.peer.uid,
-                pid=caller.peer.pid,
-            )
-        )
+        self._emit(AnomalyMuted(until=until, **told))
         return {"until": until}
 
     def _rotate_journal(self, _params: Params, _caller: Caller) -> dict[str, Any]:

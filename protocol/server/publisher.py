@@ -346,7 +346,8 @@ class Publisher:
         alarm.follow(Finding(severity="critical", value=float(number), hint=hint), again=True)
 
     def _report_removed(self) -> None:
-        for gone in self._journal.take_removed():
+        while self._journal.removed:
+            gone = self._journal.removed.popleft()
             self._emitter.emit(
                 JournalRemoved(
                     segment=gone.file,
