@@ -32,6 +32,7 @@ from .admission import MAX_REQUEST_BYTES
 from .command_registry import CommandRegistry
 from .emitter import MAX_QUEUED, Emitter
 from .history import newest_lines_before, thin_lines
+from .lease import CommandLease
 from .mailbox import MAX_MAILBOX_COMMANDS, Mailbox
 from .publisher import MAX_RING_EVENTS, Publisher
 from .rate_limiter import RateLimiter
@@ -46,29 +47,23 @@ class ServerView(Protocol):
     """The part of `Server` that the answers are made from."""
 
     boot: str
+    clients: RateLimiter
     commands: CommandRegistry
     emitter: Emitter
     kind: RunKind
+    leases: CommandLease
     mailbox: Mailbox
     parameters: Callable[[], dict[str, Any]]
     metrics: dict[str, object] | None
+    refusals: RateLimiter
     run: RunFolder
     started: int
-
-    @property
-    def clients(self) -> RateLimiter: ...
 
     @property
     def counters(self) -> dict[str, int]: ...
 
     @property
     def endpoints(self) -> dict[str, dict[str, str] | None]: ...
-
-    @property
-    def lease(self) -> dict[str, str | int] | None: ...
-
-    @property
-    def num_unaudited(self) -> int: ...
 
     @property
     def subscribers(self) -> int: ...
@@ -191,12 +186,12 @@ class Queries:
             "listen": None,
             "metrics": server.metrics,
             "commands_waiting": server.mailbox.num_waiting,
-            "lease": server.lease,
+            "lease": server.leases.holder,
             "seq": dict(self._publisher.last),
             "queued": server.emitter.waiting,
             "dropped": server.emitter.dropped,
             "unencodable": self._publisher.unencodable,
-            "unaudited": server.num_unaudited,
+            "unaudited": server.refusals.refused,
             "journal": {
                 "path": str(journal.path),
                 "bytes": journal.bytes,

@@ -51,7 +51,6 @@ from .local_sockets import LocalSockets
 from .mailbox import Command, Mailbox
 from .publisher import Observer, Publisher
 from .queries import Queries
-from .rate_limiter import RateLimiter
 from .reply_sender import ReplySender
 from .request_handler import RequestHandler
 from .run_kind import TRAINING, RunKind
@@ -144,6 +143,9 @@ class Server:
             note=self._silence_note,
         )
         self._handler.methods = kind.methods
+        self.leases = self._immediate.leases
+        self.clients, self.refusals = self._handler.clients, self._handler.refusals
+        """Rates of the connections that ask; of what is refused, those beyond which nothing is audited."""
         self.submit = self._handler.submit
         """Sends the trainer a command of the run's own; in the I/O thread. See `RequestHandler.submit`."""
         self.before_end: Callable[[], None] = lambda: None
@@ -234,16 +236,6 @@ class Server:
         age = int((time.monotonic() - at) * 1000)
         return TrainerBeat(state=self._state, round=round_, epoch=epoch, beat_age_ms=age)
 
-    @property
-    def clients(self) -> RateLimiter:
-        """The connections that ask, and their rates."""
-        return self._handler.clients
-
-    @property
-    def lease(self) -> dict[str, str | int] | None:
-        """Holder of the lease; None where there is none."""
-        return self._immediate.leases.holder
-
     def _silence_note(self) -> str | None:
         """The note beside `accepted` while the trainer hangs, or is in a very long epoch."""
         age = self.trainer_beat.beat_age_ms / 1000
@@ -281,11 +273,6 @@ class Server:
             "unanswered": self._replies.undelivered,
             "unread_bytes": self._replies.waiting_bytes,
         }
-
-    @property
-    def num_unaudited(self) -> int:
-        """Refused commands that were left out of the audit, beyond their senders' rates."""
-        return self._handler.refusals.refused
 
     def start(self) -> None:
         """Open the sockets, write the connection file, start the thread.
@@ -348,7 +335,7 @@ class Server:
             self._tick(now)
         if now >= self._next_heartbeat:
             attempt("folder", self._watch_folder)
-            attempt("leases", self._immediate.leases.expire)
+            attempt("leases", self.leases.expire)
             attempt("silence", self._silence.look, self._beat[2], self._state, self._publisher.started)
             attempt("heartbeat", self._send_heartbeat)
             self._next_heartbeat = max(self._next_heartbeat + HEARTBEAT_SECONDS, now)

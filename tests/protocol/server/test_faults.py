@@ -49,7 +49,7 @@ STEPS: dict[str, Callable[[Server], tuple[object, str]]] = {
     "rotation": lambda server: (server._journal, "_is_rotation_due"),
     "sync": lambda server: (server._journal, "sync"),
     "ring": lambda server: (server._publisher.rings["life"], "extend"),
-    "removed segments": lambda server: (server._journal, "take_removed"),
+    "removed segments": lambda server: (server._publisher, "_report_removed"),
     "tick": lambda server: (server._publisher, "tick"),
     "file numbers": lambda server: (server._local, "guard_file_numbers"),
     "sockets": lambda server: (server._local, "restore"),
