@@ -256,7 +256,7 @@ class SegmentFolder:
             file.seek(offset)
             blocks = itertools.islice(_undamaged(file, index), 1 + scan // FRAME_BYTES)
             head = next(blocks, b"")[begin - raw_offset :]
-            return select_lines(_chained(head, blocks), stream, first, last, limit=limit)
+            return select_lines(itertools.chain([head], blocks), stream, first, last, limit=limit)
 
 
 def _raise(error: WireError) -> None:
@@ -307,11 +307,6 @@ def _find_frame(file: BinaryIO, begin: int) -> int | None:
         begin += len(block)
         carry = data[-len(zstandard.FRAME_HEADER) + 1 :]
     return None
-
-
-def _chained(head: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    yield head
-    yield from blocks
 
 
 def whole_frames(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:

@@ -9,6 +9,9 @@ from esper_overwatch.protocol.messages.events import CommandRefused
 
 MAX_ENDED = 256
 """Ended commands that are remembered."""
+_AS_THEY_ARE = (
+    *("method", "params", "client", "uid", "pid", "state", "done", "total", "ended", "result", "error"),
+)
 
 
 class CommandRegistry:
@@ -37,18 +40,4 @@ class CommandRegistry:
 
 
 def _as_plain(record: CommandRecord) -> dict[str, Any]:
-    return {
-        "op": record.id,
-        "method": record.method,
-        "params": record.params,
-        "client": record.client,
-        "uid": record.uid,
-        "pid": record.pid,
-        "accepted": record.ts,
-        "state": record.state,
-        "done": record.done,
-        "total": record.total,
-        "ended": record.ended,
-        "result": record.result,
-        "error": record.error,
-    }
+    return {"op": record.id, "accepted": record.ts, **{name: getattr(record, name) for name in _AS_THEY_ARE}}

@@ -25,10 +25,7 @@ def newest_lines_before(read: Callable[..., Lines], stream: Stream, last: int) -
     """The newest lines up to `last`, about `MAX_SCAN_BYTES` of them; none where nothing is held.
 
     Args:
-        read: `Publisher.range`.
-
-    Raises:
-        OSError: the journal cannot be read.
+        read: gives lines of a stream, as `Publisher.range`.
     """
     if last < 1:
         return []

@@ -31,7 +31,7 @@ from esper_overwatch.protocol.version import PROTOCOL_VERSION, __version__
 from .admission import MAX_REQUEST_BYTES
 from .command_registry import CommandRegistry
 from .emitter import MAX_QUEUED, Emitter
-from .history import newest_lines_before, thin_lines
+from .history import Lines, newest_lines_before, thin_lines
 from .lease import CommandLease
 from .mailbox import MAX_MAILBOX_COMMANDS, Mailbox
 from .publisher import MAX_RING_EVENTS, Publisher
@@ -104,7 +104,10 @@ class Queries:
             "param.get": lambda _: ({"params": server.parameters()}, None),
             "op.get": self._command,
             "op.list": lambda _: ({"ops": server.commands.list()}, None),
-            "clients": self._clients,
+            "clients": lambda _: (
+                {"clients": server.clients.list(), "subscribers": server.subscribers},
+                None,
+            ),
             "stacks": lambda _: ({"threads": read_stacks()}, None),
         }
 
@@ -156,10 +159,6 @@ class Queries:
         if found is None:
             raise RequestError("not_found", f"no command {params.op} of this boot; op.list has the newest")
         return found, None
-
-    def _clients(self, _params: Params) -> QueryResult:
-        server = self._server
-        return {"clients": server.clients.list(), "subscribers": server.subscribers}, None
 
     def _status(self) -> dict[str, Any]:
         server, journal, started = self._server, self._journal, self._publisher.started
@@ -223,10 +222,7 @@ class Queries:
         }
         if last < params.first:
             return empty, b""
-        try:
-            found = self._publisher.range(params.stream, params.first, last, limit=MAX_REPLAY_BYTES)
-        except OSError as error:
-            raise RequestError("internal", f"the journal cannot be read: {error.strerror}") from None
+        found = self._range(params.stream, params.first, last, limit=MAX_REPLAY_BYTES)
         numbered = zip(found, itertools.count(params.first), strict=False)
         found_lines = [line for (seq, line), wanted in numbered if seq == wanted]
         if not found_lines:
@@ -241,19 +237,17 @@ class Queries:
     def _history(self, params: HistoryParams) -> QueryResult:
         newest = self._publisher.last[params.stream]
         last = min(params.before - 1, newest) if params.before else newest
-        try:
-            found = newest_lines_before(self._publisher.range, params.stream, last)
-        except OSError as error:
-            raise RequestError("internal", f"the journal cannot be read: {error.strerror}") from None
+        found = newest_lines_before(self._range, params.stream, last)
         kept = thin_lines(found, types=params.types, interval_seconds=params.interval, limit=params.bytes)
         first = kept.first if found else last + 1
-        result = {
-            "stream": params.stream,
-            "first": first,
-            "n": len(kept.lines),
-            "more": bool(found) and (first > found[0][0] or self._is_held(params.stream, first - 1)),
-        }
+        more = bool(found) and first > found[0][0]
+        more = more or (first > 1 and self._range(params.stream, first - 1, first - 1, limit=1) != [])
+        result = {"stream": params.stream, "first": first, "n": len(kept.lines), "more": more}
         return result, b"\n".join(kept.lines)
 
-    def _is_held(self, stream: Stream, seq: int) -> bool:
-        return seq > 0 and bool(self._publisher.range(stream, seq, seq, limit=1))
+    def _range(self, stream: Stream, first: int, last: int, *, limit: int) -> Lines:
+        """See `Publisher.range`; where the journal cannot be read, the answer says so."""
+        try:
+            return self._publisher.range(stream, first, last, limit=limit)
+        except OSError as error:
+            raise RequestError("internal", f"the journal cannot be read: {error.strerror}") from None

@@ -134,8 +134,8 @@ MUTANTS = (
     _mutant(
         "replay_begins_later",
         "protocol/server/queries.py",
-        "found = self._publisher.range(params.stream, params.first, last, limit=MAX_REPLAY_BYTES)",
-        "found = self._publisher.range(params.stream, params.first + 1, last, limit=MAX_REPLAY_BYTES)",
+        "found = self._range(params.stream, params.first, last, limit=MAX_REPLAY_BYTES)",
+        "found = self._range(params.stream, params.first + 1, last, limit=MAX_REPLAY_BYTES)",
         _TEST_SERVER,
     ),
     _mutant(
