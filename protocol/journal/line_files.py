@@ -100,12 +100,12 @@ def read_blocks(fd: int, begin: int, end: int) -> Iterator[bytes]:
         begin += len(block)
 
 
-def lines_backwards(file: BinaryIO, block: int = _TAIL_BLOCK_BYTES) -> Iterator[bytes]:
+def lines_backwards(file: BinaryIO) -> Iterator[bytes]:
     """A file in pieces of complete lines, the newest first; a last line without its newline is left out."""
     end = file.seek(0, os.SEEK_END)
     carry: bytes | None = None
     while end > 0:
-        begin = max(0, end - block)
+        begin = max(0, end - _TAIL_BLOCK_BYTES)
         file.seek(begin)
         data = file.read(end - begin)
         end = begin

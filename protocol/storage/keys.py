@@ -204,8 +204,8 @@ class AllowList:
         KeysUnusable: the machine cannot read the folder at present.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder or config_folder() / "authorized_clients.d"
+    def __init__(self) -> None:
+        self.folder = config_folder() / "authorized_clients.d"
         self.clients: dict[str, Authorized] = {}
         self.problems: list[str] = []
         self._seen: object = None
