@@ -29,29 +29,31 @@ MAX_BROKEN_OFF_AGAIN = 40
 """Limit once the key has been let in: then it is the key only where the daemon has got another one."""
 
 
-class HandshakeMonitor:
-    """Watches one socket from before its `connect` on, to say why an encrypted connection fails.
+class ConnectedSocket:
+    """One connected socket; of an encrypted one it watches the handshakes from before its `connect` on.
 
     Args:
-        socket: with CURVE set.
-        key: what the client's key is called.
+        socket: with CURVE set, where it is to be encrypted.
+        key: what the client's key is called; empty where it is not encrypted.
         address: where it leads.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], key: str, address: str) -> None:
-        self._socket = socket
+        self.socket = socket
         self._key, self._address = key, address
-        self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(
-            REFUSED_EVENT | BROKEN_EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED,
-            f"inproc://handshakes-{secrets.token_hex(8)}",
-        )
-        self._monitor.set(zmq.LINGER, 0)
+        self._monitor: zmq.Socket[bytes] | None = None
+        if key:
+            self._monitor = socket.get_monitor_socket(
+                REFUSED_EVENT | BROKEN_EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED,
+                f"inproc://handshakes-{secrets.token_hex(8)}",
+            )
+            self._monitor.set(zmq.LINGER, 0)
         self._broken_off = 0
         self._patience = MAX_BROKEN_OFF
 
     def problem(self) -> str | None:
-        """Describe what went wrong since the last call; None if nothing did. Never blocks."""
-        while True:
+        """Describe why it cannot be connected, if that came to light since the last call. Never blocks."""
+        while self._monitor is not None:
             try:
                 report = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
             except zmq.Again:
@@ -66,6 +68,7 @@ class HandshakeMonitor:
                     continue
             self._broken_off = 0
             return self._describe(event)
+        return None
 
     def _describe(self, event: int) -> str:
         if event == REFUSED_EVENT:
@@ -79,27 +82,11 @@ class HandshakeMonitor:
         )
 
     def close(self) -> None:
-        """Stop watching; to be called before the socket itself is closed."""
-        if not self._socket.closed:
-            self._socket.disable_monitor()
-        self._monitor.close(linger=0)
-
-
-@dataclass(frozen=True)
-class ConnectedSocket:
-    """One connected socket, and what its handshakes report where it is encrypted."""
-
-    socket: zmq.Socket[bytes]
-    handshakes: HandshakeMonitor | None
-
-    def problem(self) -> str | None:
-        """Reason why it cannot be connected, if that came to light since the last call."""
-        return None if self.handshakes is None else self.handshakes.problem()
-
-    def close(self) -> None:
         """Close it at once; what was not sent is dropped."""
-        if self.handshakes is not None:
-            self.handshakes.close()
+        if self._monitor is not None:
+            if not self.socket.closed:
+                self.socket.disable_monitor()
+            self._monitor.close(linger=0)
         self.socket.close(linger=0)
 
 
@@ -118,7 +105,7 @@ class Target:
     journal: Path | None = None
     """The run's `events.jsonl`, where it is on this machine."""
     key: KeyPair | None = None
-    """Set for an encrypted connection."""
+    """Set, with what it is called, for an encrypted connection."""
     key_name: str = ""
 
     def open(
@@ -133,15 +120,14 @@ class Target:
             socket.set(zmq.IMMEDIATE, 1)
         for topic in topics:
             socket.subscribe(topic)
-        handshakes = None
+        connected = ConnectedSocket(socket, self.key_name, self.name)
         if self.key is not None:
-            handshakes = HandshakeMonitor(socket, self.key_name, self.name)
             socket.set(zmq.IPV6, 1)
             socket.set(zmq.CURVE_SERVERKEY, self.key.server.encode())
             socket.set(zmq.CURVE_PUBLICKEY, self.key.public.encode())
             socket.set(zmq.CURVE_SECRETKEY, self.key.secret.encode())
         socket.connect(self.endpoints[name])
-        return ConnectedSocket(socket, handshakes)
+        return connected
 
 
 class NotReady(EsperError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .client import Client
@@ -84,30 +84,26 @@ class StackProfile:
             yield from _tree(thread.root, thread.root.count, min_share, 1)
 
 
-def watch_stacks(
-    client: Client, seconds: float, *, is_over: Callable[[], bool] = lambda: False
-) -> StackProfile:
+def watch_stacks(client: Client, seconds: float) -> StackProfile:
     """Look at a run's threads for some seconds; the run goes on.
 
     Args:
         client: of the run; only its daemon's I/O thread is asked, so that a loop that hangs is seen, too.
         seconds: how long.
-        is_over: asked between two looks; true ends it early.
 
     Raises:
         EsperError: the daemon does not answer, or is of a version without `stacks`.
     """
     profile, begun = StackProfile(), time.monotonic()
     next_look = begun
-    while not is_over():
+    while True:
         profile.add(client.stacks())
         now = time.monotonic()
         profile.seconds = now - begun
         if profile.seconds >= seconds:
-            break
+            return profile
         next_look = max(now, next_look + 1 / SAMPLES_PER_SECOND)
         time.sleep(next_look - now)
-    return profile
 
 
 def _folded(node: FrameNode, path: str) -> Iterator[str]:

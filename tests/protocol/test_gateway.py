@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from esper_overwatch import Subscriber, connect
 from esper_overwatch.overwatch_tui.cli import main as terminal
 from esper_overwatch.protocol.client.client import Client
-from esper_overwatch.protocol.client.endpoint import HandshakeMonitor, Target
+from esper_overwatch.protocol.client.endpoint import ConnectedSocket, Target
 from esper_overwatch.protocol.codec.addresses import with_key
 from esper_overwatch.protocol.codec.frames import VIEW_TOPIC
 from esper_overwatch.protocol.codec.zmq_options import terminate_context
@@ -208,7 +208,7 @@ def test_without_encryption_nothing_is_answered(
 ) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(kind)
-    handshakes = HandshakeMonitor(socket, "none", address)
+    connected = ConnectedSocket(socket, "none", address)
     try:
         host, _, port = address.rpartition(":")
         socket.connect(f"{host}:{int(port) + more}")
@@ -217,10 +217,10 @@ def test_without_encryption_nothing_is_answered(
         else:
             hello = {"jsonrpc": "2.0", "id": "x", "method": "hello"}
             socket.send_multipart([b"", json.dumps(hello).encode()])
-        assert "do not understand each other" in until(handshakes.problem)
+        assert "do not understand each other" in until(connected.problem)
         assert socket.poll(200) == 0
     finally:
-        handshakes.close()
+        connected.close()
         context.destroy(linger=0)
     assert server.counters["requests"] == 0
 
