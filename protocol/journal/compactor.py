@@ -23,9 +23,9 @@ import msgspec
 import zstandard
 
 from esper_overwatch.protocol.errors import FolderError, WireError
-from esper_overwatch.protocol.storage.folders import sync_folder, write_atomically
+from esper_overwatch.protocol.storage.folders import open_private, sync_folder, write_atomically
 
-from .line_files import LineIndex, repair_file
+from .line_files import LineIndex, repair
 from .segments import (
     FRAME_BYTES,
     JournalSegment,
@@ -167,8 +167,7 @@ class Compactor:
         digest = hashlib.sha256()
         frames: list[tuple[int, int]] = []
         raw_offset = offset = 0
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with raw.open("rb") as source, os.fdopen(fd, "wb", buffering=0) as target:
+        with raw.open("rb") as source, open(part, "wb", buffering=0, opener=open_private) as target:
             while lines := source.read(FRAME_BYTES) + source.readline():
                 if self._abandon.is_set():
                     raise _Abandoned
@@ -235,7 +234,8 @@ class Compactor:
         for part in folder.path.glob(".*"):
             part.unlink()
         for number in folder.numbers(".jsonl"):
-            repair_file(folder.raw(number))
+            with open(folder.raw(number), "r+b", opener=open_private) as file:
+                repair(file.fileno())
             self.pending[number] = index = LineIndex()
             index.scan(folder.blocks(number))
         for number in folder.numbers(".jsonl.zst"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 from esper_overwatch.protocol.codec.json_lines import LINE_PREFIX, Batch, decode_line
@@ -159,16 +158,3 @@ def _valid(line: bytes) -> bool:
     except WireError:
         return False
     return True
-
-
-def repair_file(path: Path) -> int:
-    """`repair` by path.
-
-    Raises:
-        OSError: it cannot be opened or cut.
-    """
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        return repair(fd)
-    finally:
-        os.close(fd)

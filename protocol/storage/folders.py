@@ -173,8 +173,7 @@ def replace_file(path: Path, content: bytes | memoryview) -> None:
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "wb") as file:
+        with open(partial, "wb", opener=open_private) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -23,7 +23,7 @@ from msgspec import Struct
 from esper_overwatch.protocol.errors import KeysUnusable
 from esper_overwatch.protocol.messages.roles import Role
 
-from .folders import config_folder, is_valid_name, make_private, sync_folder, write_atomically
+from .folders import config_folder, is_valid_name, make_private, open_private, sync_folder, write_atomically
 
 _Z85 = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _OF_THE_FILE = (
@@ -131,8 +131,7 @@ def write_secret(path: Path, pair: KeyPair) -> None:
         KeysUnusable: it is there, or cannot be written.
     """
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "wb") as file:
+        with open(path, "xb", opener=open_private) as file:
             file.write(msgspec.json.format(msgspec.json.encode(pair)) + b"\n")
             file.flush()
             os.fsync(file.fileno())

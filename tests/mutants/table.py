@@ -337,7 +337,7 @@ MUTANTS = (
         "Manifest(segments=tuple(kept), removed=self.manifest.removed)",
         JOURNAL,
     ),
-    _mutant("secret_for_all", _KEYS, "os.O_NOFOLLOW, 0o600)", "os.O_NOFOLLOW, 0o644)", STORAGE),
+    _mutant("secret_for_all", _FOLDERS, "    os.fchmod(fd, 0o600)", "    os.fchmod(fd, 0o644)", STORAGE),
     _mutant("open_secret_accepted", _KEYS, "if status.st_mode & mask:", "if status.st_mode & 0:", STORAGE),
     _mutant(
         "revoked_key_counts",
