@@ -322,9 +322,9 @@ class Server:
         events = attempt("poll", poller.poll, math.ceil(wait * 1000))
         ready = dict(events or ())
         if local.ctl in ready or events is None:
-            attempt("ctl", self._serve_requests, "ctl", local.ctl, _peer_on_ctl)
+            attempt("ctl", self._serve_requests, "ctl", local.ctl)
         if local.qry in ready or events is None:
-            attempt("qry", self._serve_requests, "qry", local.qry, _peer_on_qry)
+            attempt("qry", self._serve_requests, "qry", local.qry)
         if local.ev in ready or events is None:
             attempt("subscriptions", self._subscriber_counts.update, local.ev)
         before, self._num_subscribers = self._num_subscribers, self.subscribers
@@ -371,18 +371,14 @@ class Server:
         self.faults.attempt("close sockets", self._context.destroy, sockets.LINGER_MS)
         self.faults.attempt("remove sockets", self._local.remove)
 
-    def _serve_requests(
-        self, name: Socket, socket: zmq.Socket[bytes], peer: Callable[[zmq.Frame], Peer]
-    ) -> None:
+    def _serve_requests(self, name: Socket, socket: zmq.Socket[bytes]) -> None:
         sent = 0
         for _ in range(REQUESTS_PER_TURN):
-            if sent > BYTES_PER_TURN:
-                return
-            if not is_waiting(socket):
+            if sent > BYTES_PER_TURN or not is_waiting(socket):
                 return
             message = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             frames = [frame.bytes for frame in message]
-            who = _claimed(frames, peer(message[-1]))
+            who = _claimed(frames, _peer_of(name, message[-1]))
             must_read = name == "qry" and self._replies.is_full(who)
             reply = self._handler.handle(name, frames, who, must_read=must_read)
             if reply is not None:
@@ -423,14 +419,14 @@ class Server:
         )
 
 
-def _peer_on_ctl(frame: zmq.Frame) -> Peer:
-    """The kernel lets only the daemon's own user in, who may do everything."""
-    return Peer.parse(_address(frame), "admin")
-
-
-def _peer_on_qry(frame: zmq.Frame) -> Peer:
-    peer = Peer.parse(_address(frame), "admin")
-    return peer if peer.uid == os.getuid() else replace(peer, role="viewer")
+def _peer_of(name: Socket, frame: zmq.Frame) -> Peer:
+    """Who sent it: on `ctl` the kernel lets only the daemon's own user in, who may do everything."""
+    try:
+        address = str(frame.get("Peer-Address"))
+    except zmq.ZMQError:
+        address = ""
+    peer = Peer.parse(address, "admin")
+    return peer if name == "ctl" or peer.uid == os.getuid() else replace(peer, role="viewer")
 
 
 def _claimed(frames: list[bytes], peer: Peer) -> Peer:
@@ -442,10 +438,3 @@ def _claimed(frames: list[bytes], peer: Peer) -> Peer:
     except msgspec.DecodeError:
         return Peer()
     return peer if claim is None else claim.peer
-
-
-def _address(frame: zmq.Frame) -> str:
-    try:
-        return str(frame.get("Peer-Address"))
-    except zmq.ZMQError:
-        return ""
