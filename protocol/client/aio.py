@@ -97,13 +97,12 @@ class AsyncSubscriber:
         """Take what there is; whether there was anything."""
         items = self.subscriber.drain(BUDGET_SECONDS)
         for item in items:
-            answer = self._replies.get(item.id) if isinstance(item, RequestOutcome) else None
-            if answer is None or not isinstance(item, RequestOutcome):
+            if not isinstance(item, RequestOutcome) or item.id not in self._replies:
                 self._items.append(item)
             elif item.error is not None:
-                answer.set_exception(item.error)
+                self._replies[item.id].set_exception(item.error)
             else:
-                answer.set_result(item.result or {})
+                self._replies[item.id].set_result(item.result or {})
         return bool(items)
 
     async def _wait(self) -> None:

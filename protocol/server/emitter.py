@@ -165,7 +165,8 @@ class Emitter:
             context = dataclasses.replace(context, rank=rank)
         emitted = Emitted(time_ns(), event, env, context)
         if len(queue.events) >= queue.bound or self._silent:
-            self._overflow_or_refuse(queue, emitted)
+            if queue.stream != "life" or self._silent or not self._overflowed(queue, emitted):
+                self._refuse(queue.stream)
         else:
             queue.events.append(emitted)
 
@@ -229,11 +230,6 @@ class Emitter:
                     )
                     refused.unreported = 0
         return losses
-
-    def _overflow_or_refuse(self, queue: _Queue, emitted: Emitted) -> None:
-        if queue.stream == "life" and not self._silent and self._overflowed(queue, emitted):
-            return
-        self._refuse(queue.stream)
 
     def _overflowed(self, queue: _Queue, emitted: Emitted) -> bool:
         """Write an event to the disk; False where that is not possible."""
