@@ -101,16 +101,14 @@ class Server:
         parameters: Callable[[], dict[str, Any]] = dict,
         kind: RunKind = TRAINING,
     ) -> None:
-        self.run = run
-        self.kind = kind
+        self.run, self.kind = run, kind
         self.boot = secrets.token_hex(4)
         self.emitter = emitter or Emitter()
         self.emitter.overflow_into(run.path)
-        self.mailbox = Mailbox()
-        self.faults = Faults()
+        self.mailbox, self.faults = Mailbox(), Faults()
         self.started = time.time_ns() // 1000
         self._state: RunState = "STARTING"
-        self._state_lock = threading.RLock()
+        self._state_lock, self._closing = threading.RLock(), threading.Event()
         self._beat = (0, 0, time.monotonic())
         self._silence = SilenceWatch(self.emitter.emit, "loop" if kind.name == "published" else "trainer")
         self._bye: str | None = None
@@ -152,7 +150,6 @@ class Server:
         """Called in the I/O thread at the end, when all is published; what it emits is published, too."""
         self._context: ZmqContext | None = None
         self._thread: threading.Thread | None = None
-        self._closing = threading.Event()
 
     @property
     def error(self) -> str | None:
