@@ -13,8 +13,9 @@ from esper_overwatch.protocol.errors import INTERRUPTED_EXIT
 from .options import RUN
 from .run_argument import RunArgument
 
-MEMORY_BYTES = 4 << 30
-"""Of the process: DuckDB counts nothing of what a function makes, nor interrupts it, as `repeat`."""
+MEMORY_BYTES = (4 << 30) + (os.cpu_count() or 1) * (32 << 20)
+"""Of the process, whose libraries have a thread per core: DuckDB neither counts nor interrupts what a
+function makes of nothing, as `repeat` does."""
 
 
 @click.command()

@@ -167,7 +167,7 @@ def test_query_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_memory_of_functions_is_bounded_by_the_process(home: Path) -> None:
-    """DuckDB counts none of it: of one such text the server would take 8 GB."""
+    """DuckDB counts none of it: for one such text the server took 8 GB."""
     command = ["-m", "esper_overwatch.trainer", "mcp"]
     server = StdioServerParameters(command=sys.executable, args=command, env={**os.environ})
 
@@ -175,7 +175,8 @@ def test_memory_of_functions_is_bounded_by_the_process(home: Path) -> None:
         async with Client(server) as client:
             return await client.call_tool("query", {"sql": sql})
 
-    refused = asyncio.run(ask("SELECT length(repeat('x', 4294967200))"))
+    large = " + ".join(f"length(repeat('{letter}', 4294967200))" for letter in "xyz")
+    refused = asyncio.run(ask(f"SELECT {large}"))
     assert refused.is_error
     assert "Out of Memory" in refused.content[0].text
 
