@@ -216,7 +216,8 @@ class Compactor:
         known = set(kept)  # of a step that was killed
         blocks = self._folder.blocks(segment.number, on_damage=lambda _: None)
         wanted = (block for block in blocks if _STARTED in block or _PROVENANCE in block)
-        found = [line for block in wanted for line in block.splitlines() if _tells_boot(line)]
+        heads = ((line, line[:HEAD_BYTES]) for block in wanted for line in block.splitlines())
+        found = [line for line, head in heads if _STARTED in head or _PROVENANCE in head]
         newest = [line for line in kept + found if _PROVENANCE in line[:HEAD_BYTES]][-1:]
         lines = kept + [line for line in found if line not in known]
         lines = [line for line in lines if _STARTED in line[:HEAD_BYTES] or line in newest]
@@ -269,11 +270,6 @@ class Compactor:
         packed = path.read_bytes()
         sha256 = hashlib.sha256(packed).hexdigest()
         self._write_manifest([_segment(path.name, number, index, raw_offset, len(packed), sha256)])
-
-
-def _tells_boot(line: bytes) -> bool:
-    head = line[:HEAD_BYTES]
-    return _STARTED in head or _PROVENANCE in head
 
 
 def _segment(

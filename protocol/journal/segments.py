@@ -167,18 +167,20 @@ class SegmentFolder:
             return None
         return index if index.is_plausible else None
 
-    def open(self, number: int) -> tuple[BinaryIO, bool] | None:
-        """(file, whether it is compressed) of a segment; None where retention has taken it.
+    def _opened(self, number: int) -> Iterator[tuple[BinaryIO, bool]]:
+        """(file, whether it is compressed) of a segment, open meanwhile; none where retention has taken it.
 
         Raises:
             OSError: it is there and cannot be opened.
         """
         for path, packed in ((self.raw(number), False), (self.packed(number), True)):
             try:
-                return open_regular(path), packed
+                file = open_regular(path)
             except FileNotFoundError:
                 continue
-        return None
+            with file:
+                yield file, packed
+            return
 
     def blocks(self, number: int, *, on_damage: Callable[[WireError], None] | None = None) -> Iterator[bytes]:
         """The lines of a segment in pieces, from its beginning; none where retention has taken it.
@@ -191,13 +193,10 @@ class SegmentFolder:
             OSError: it cannot be read.
             WireError: the compressed file is torn or damaged; what came before it is complete lines.
         """
-        opened = self.open(number)
-        if opened is None:
-            return
-        file, packed = opened
-        with file:
+        for file, packed in self._opened(number):
             if not packed:
-                yield from iter(lambda: file.read(BLOCK_BYTES), b"")
+                while block := file.read(BLOCK_BYTES):
+                    yield block
                 return
             for _, _, content in _frames_around_damage(file, self.index(number), on_damage or _raise):
                 yield content
@@ -214,11 +213,7 @@ class SegmentFolder:
         def tell(error: WireError) -> None:
             on_damage(WireError(f"{self.packed(number).name}: {error}"))
 
-        opened = self.open(number)
-        if opened is None:
-            return
-        file, packed = opened
-        with file:
+        for file, packed in self._opened(number):
             if not packed:
                 yield from lines_backwards(file)
                 return
