@@ -6,7 +6,6 @@ import time
 
 from .actions.base import DOUBLE_PRESS_SECONDS
 from .actions.charts import ChartActions
-from .actions.export import ExportActions
 from .actions.incidents import IncidentActions
 from .actions.lines import LineActions
 from .actions.mouse import MouseActions
@@ -21,7 +20,6 @@ class OverwatchApp(
     ChartActions,
     MouseActions,
     LineActions,
-    ExportActions,
     IncidentActions,
     RunActions,
 ):

@@ -22,11 +22,11 @@ class Question(NamedTuple):
     consequence: str
 
 
-def _escalate(_state: State) -> Question:
+def _escalate(env: int | None) -> Question:
     return Question(
         "telemetry.escalate",
-        {"level": "DEBUG", "epochs": ESCALATE_EPOCHS},
-        f"Escalate telemetry to DEBUG for {ESCALATE_EPOCHS} epochs?",
+        {"level": "DEBUG", "epochs": ESCALATE_EPOCHS} | ({} if env is None else {"env": env}),
+        f"Escalate telemetry{'' if env is None else f' of env {env}'} to DEBUG for {ESCALATE_EPOCHS} epochs?",
         "collects statistics of each layer; falls back automatically",
     )
 
@@ -73,13 +73,12 @@ OF_TRAININGS = ("escalate", "profile")
 """Questions that no published run has; it may have the others at any time."""
 
 QUESTIONS: dict[str, Callable[[State], Question]] = {
-    "escalate": _escalate,
     "profile": _profile,
     "pause": _pause,
     "checkpoint": _checkpoint,
     "stop": _stop,
 }
-"""Questions by the name in the table of keys; they depend on the state of the run."""
+"""Questions by the name in the table of keys that depend on the state of the run."""
 
 
 class CommandActions(PaintedApp):
@@ -93,10 +92,11 @@ class CommandActions(PaintedApp):
 
     def action_ask(self, name: str) -> None:
         """Ask one of the `QUESTIONS` before a command is sent."""
-        question = QUESTIONS[name](self.session.state)
-        if self.session.view.read_only:
+        view, state = self.session.view, self.session.state
+        question = _escalate(view.opened_env) if name == "escalate" else QUESTIONS[name](state)
+        if view.read_only:
             self.say("read-only: this terminal sends no commands")
-        elif name in OF_TRAININGS and self.session.state.is_published:
+        elif name in OF_TRAININGS and state.is_published:
             self.say(f"a published run does not have the command {question.method}")
         else:
             self._confirm(question)

@@ -18,17 +18,20 @@ from esper_overwatch.overwatch_tui.settings.table import (
 )
 from esper_overwatch.overwatch_tui.start import RunChoice
 
-from .moves import MoveActions
+from .export import ExportActions
 
 
-class DisplayActions(MoveActions):
+class DisplayActions(ExportActions):
     """Order, window, and the settings."""
 
     settings: Settings
     choice: RunChoice
 
     def action_sort(self) -> None:
-        """Turn the order of the panel's rows round, then sort by the next column."""
+        """Turn the order of the panel's rows round, then sort by the next column; save charts."""
+        if self.session.view.charts.names:
+            self.action_export("svg", "csv")
+            return
         view, orders = self.session.view, self._orders
         if orders:
             name = orders[view.cycle_order(self._panel(), len(orders))]

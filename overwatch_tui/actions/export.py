@@ -20,15 +20,18 @@ MIN_WIDTH = 180
 """Columns of a drawing: no column of a table is left out for want of room."""
 
 
+_DONE = "wrote "
+
+
 class ExportActions(MoveActions):
     """Tables, charts and pictures of the screen as files."""
 
-    def action_export(self, suffix: str) -> None:
-        """Write the panel that moves act on into the working folder, in the form of a suffix."""
+    def action_export(self, *suffixes: str) -> None:
+        """Write the panel that moves act on into the working folder, a file for each suffix."""
         from esper_overwatch.overwatch_tui.render.export import ChartRecorder, curve_records
 
         name = "pins" if self.session.view.charts.names else self._panel()
-        has_colour = self.session.view.has_colour and suffix == "svg"
+        has_colour = self.session.view.has_colour and "svg" in suffixes
         view = replace(self.session.view, scroll={}, has_colour=has_colour)
         body = self.body
         recorder = ChartRecorder(body.state, view, body.link, body.now)
@@ -36,7 +39,9 @@ class ExportActions(MoveActions):
         records = [] if view.detail and recorder.drawn else self.panels[name].renderer.records(recorder)
         if not records and recorder.drawn:
             records = curve_records(recorder)
-        self.say(self._write(name, suffix, records, lines))
+        said, *more = (self._write(name, suffix, records, lines) for suffix in suffixes)
+        also = [f" and .{suffix}" for suffix, text in zip(suffixes[1:], more, strict=True) if _is_done(text)]
+        self.say("".join([said, *also]) if _is_done(said) else said)
 
     def _drawing(self, name: str, inputs: PanelInputs) -> list[Line]:
         """The panel with all its rows."""
@@ -68,7 +73,7 @@ class ExportActions(MoveActions):
             drawn = as_svg(lines, self.palette, f"{run} {name}")
             text = self_contained(drawn, is_light=self.palette.is_light)
         try:
-            return f"wrote {self.hand_over(file, text)}"
+            return f"{_DONE}{self.hand_over(file, text)}"
         except OSError as error:
             return f"not written: {file}: {error.strerror}"
 
@@ -91,3 +96,7 @@ class ExportActions(MoveActions):
 
     def _run_name(self) -> str:
         return re.sub(r"[^\w.-]", "_", self.session.link.name or "overwatch")
+
+
+def _is_done(said: str) -> bool:
+    return said.startswith(_DONE)

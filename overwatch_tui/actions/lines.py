@@ -129,6 +129,7 @@ class LineActions(DisplayActions, CommandActions):
 
     def _explained(self, text: str, *, actions: dict[str, Key], loop: list[OfferedCommand]) -> str:
         """Explanation of the line so far."""
+        text = _whole(text)
         name, space, rest = text.lstrip().partition(" ")
         if name in SETTINGS and (space or name not in actions):
             setting = SETTINGS[name]
@@ -166,6 +167,7 @@ class LineActions(DisplayActions, CommandActions):
 
     def _problem(self, text: str, *, actions: dict[str, Key], loop: list[OfferedCommand]) -> str:
         """What is wrong with a line that is to be executed; empty = nothing."""
+        text = _whole(text)
         name, _, rest = text.strip().partition(" ")
         try:
             if name in SETTINGS and (rest or name not in actions):
@@ -188,7 +190,7 @@ class LineActions(DisplayActions, CommandActions):
     def _execute(
         self, text: str, actions: dict[str, Key], loop: list[OfferedCommand], run_id: str | None
     ) -> None:
-        name, _, rest = text.partition(" ")
+        name, _, rest = _whole(text).partition(" ")
         if name in SETTINGS and (rest or name not in actions):
             self.change_setting(name, rest)
         elif name in actions and name not in METHODS:
@@ -248,6 +250,11 @@ class LineActions(DisplayActions, CommandActions):
             self.push_screen(AnswerScreen(f":{text}", list(profile.tree()), self.palette))
 
         ask()
+
+
+def _whole(text: str) -> str:
+    """The line that is meant: a number alone is an env's."""
+    return f"env {text.strip()}" if text.strip().isdecimal() else text
 
 
 def _problem_with(key: Key, rest: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.layout import shown_panels
 from esper_overwatch.overwatch_tui.render.panel import PanelTable
+from esper_overwatch.overwatch_tui.render.view_state import MAIN_VIEW
 
 from .base import PaintedApp
 
@@ -98,10 +99,13 @@ class MoveActions(PaintedApp):
         self.action_move(-1_000_000)
 
     def action_env(self, number: str) -> None:
-        """Select an env by its number."""
+        """Open the page of an env by its number."""
         count = self.session.state.num_envs
         if number.isdecimal() and int(number) < count:
-            self.session.view.select("envs", int(number))
+            view = self.session.view
+            view.show_view(MAIN_VIEW)
+            view.select("envs", int(number))
+            view.detail = True
             self.paint()
         else:
             self.say(f"env {number} does not exist: 0 to {count - 1}")

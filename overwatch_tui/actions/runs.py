@@ -85,7 +85,12 @@ class RunActions(PaintedApp):
         self._show(machine, run, feed)
 
     def _compare(self, runs: Sequence[tuple[MachineRuns, ListedRun]]) -> None:
-        """Open the first run with the charts by which all are compared."""
+        """Open the first run with the charts by which all are compared; one alone with the watched one."""
+        if len(runs) == 1 and runs[0][1].id != (watched := self.session.feed.run_id):
+            runs = [*(entry for entry in self.choice.runs.entries if entry[1].id == watched), *runs]
+        if len(runs) < 2:
+            self.choice.view.show_message("Space marks a run; mark those that are to be compared")
+            return
         machine, run = runs[0]
         try:
             compared = open_compared(runs)

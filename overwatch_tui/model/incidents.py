@@ -148,6 +148,10 @@ class Incidents:
         found = [record for record in self.ordered() if record.data.active]
         return [record for record in found if not severity or record.data.severity == severity]
 
+    def of_env(self, env: int) -> IncidentRecord | None:
+        """The first open record that names an env."""
+        return next((record for record in self.open() if env in record.data.envs), None)
+
     def env_ranks(self) -> dict[int, int]:
         """Envs that need attention, and how much: 0 = the most; in the order of the records."""
         ranks: dict[int, int] = {}

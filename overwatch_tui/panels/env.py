@@ -14,6 +14,7 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_clock,
     format_compact,
     format_count,
+    format_duration,
     format_number,
     format_percent,
     format_share,
@@ -33,6 +34,8 @@ from esper_overwatch.overwatch_tui.render.seed_row import (
 )
 from esper_overwatch.overwatch_tui.render.theme import severity_mark
 from esper_overwatch.protocol.messages.events import EpisodeFinished, LayerStatistics
+
+from .incident_detail import cause, wrapped
 
 
 def title(inputs: PanelInputs) -> str:
@@ -63,6 +66,7 @@ def env_lines(inputs: PanelInputs, env: int, width: int, height: int) -> list[Li
     found = env_row(inputs.state, env, inputs.glyphs)
     lines = [
         _headline(inputs, found, width),
+        *_why(inputs, found, width),
         _decision(inputs, found, width),
         *host_lines(inputs, env, width),
         EMPTY,
@@ -91,7 +95,18 @@ def _headline(inputs: PanelInputs, found: EnvRow, width: int) -> Line:
     row.put(f"  return {format_number(found.total, '+.2f')}  params {format_count(parameters)}")
     if (copies := num_copies(inputs.state)) > 1:
         row.put(f"  host {found.env // copies}, copy {found.env % copies + 1} of {copies}", "dim")
-    return row.put(f"  {found.trouble}", found.severity or "").line(width)
+    return row.line(width)
+
+
+def _why(inputs: PanelInputs, found: EnvRow, width: int) -> list[Line]:
+    """What is wrong since when, the change before it, and what undoes it."""
+    record = inputs.state.incidents.of_env(found.env)
+    if record is None:
+        return []
+    since = record.data.since
+    when = f"since {format_clock(since)} ({format_duration(inputs.seconds_since(since))} ago)"
+    facts = [("why", f"{found.trouble or record.data.title}, {when}"), *cause(record)]
+    return [line for name, text in facts for line in wrapped(name, text, width)]
 
 
 def _decision(inputs: PanelInputs, found: EnvRow, width: int) -> Line:
@@ -119,8 +134,7 @@ def _decision(inputs: PanelInputs, found: EnvRow, width: int) -> Line:
 
 def _seed_lines(inputs: PanelInputs, env: int, width: int) -> list[Line]:
     """A header and one line per slot."""
-    bar = min(16, width - 76)
-    explains = width >= 72 if bar < MIN_BAR_WIDTH else bar == 16
+    bar, explains = min(16, width - 76), _explains_gates(width)
     lines = [Row().put(" SLOT ", "dim").add(seed_header(bar, drift_width=6)).line(width)]
     epoch = inputs.state.epoch
     stages = at_or_none(epoch.stage, env) if epoch else None
@@ -137,16 +151,23 @@ def _seed_lines(inputs: PanelInputs, env: int, width: int) -> list[Line]:
     return lines
 
 
+def _explains_gates(width: int) -> bool:
+    """True if the table of seeds has room for why a gate did not let one through."""
+    bar = min(16, width - 76)
+    return width >= 72 if bar < MIN_BAR_WIDTH else bar == 16
+
+
 def _gates(inputs: PanelInputs, env: int, width: int) -> list[Line]:
-    """The last gate of each seed, and what it said."""
+    """The last gate of each seed that did not pass, and why, where the table does not say it."""
+    if _explains_gates(width):
+        return []
     lines = []
     for slot in inputs.state.slots:
         gate = inputs.state.gates.get((env, slot))
-        if gate is None:
-            continue
-        verdict, why, style = gate_verdict(gate.failed)
-        row = Row().put(f" {slot} {gate.gate} ", "dim").put(verdict, style)
-        lines.append(row.put(f": {why}" if why else "", style).line(width))
+        verdict, why, style = gate_verdict(gate.failed) if gate is not None else ("", "", "")
+        if gate is not None and why:
+            row = Row().put(f" {slot} {gate.gate} ", "dim").put(f"{verdict}: {why}", style)
+            lines.append(row.line(width))
     return lines
 
 

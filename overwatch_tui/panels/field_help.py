@@ -127,7 +127,7 @@ _LOG = PanelHelp(
         ("tag", "kind of event; ? and ! = warning, critical"),
         ("text", "Enter shows all fields of the event"),
     ),
-    (("too much", "f leaves seeds out, or keeps warnings or commands only; / filters"),),
+    (("too much", ":log_filter leaves seeds out, or keeps warnings or commands only; / filters"),),
 )
 _COMMANDS = PanelHelp(
     (
@@ -163,9 +163,14 @@ _METRICS = PanelHelp(
     ),
     (("not finite", "the loop logged nan or inf: Enter shows since when"),),
 )
-_CHARTS = PanelHelp((("chart", "a group of metrics over the window; + and - change the window"),))
+_CHARTS = PanelHelp((("chart", "a group of metrics over the window; :zoom_in and :zoom_out change it"),))
 _PINS = PanelHelp(
-    (("charts", "those that are pinned, or that were opened; their own keys are listed under charts"),),
+    (
+        (
+            "charts",
+            "those that are pinned, or that were opened: h l cursor, s saves, : has what else there is",
+        ),
+    ),
     (("a gap in a curve", "not measured then"),),
 )
 _ABOUT = PanelHelp(

@@ -58,11 +58,27 @@ def detail_lines(inputs: PanelInputs, record: IncidentRecord, width: int, height
     row.put(f"  {data.scope}", "bold").put("" if data.active else "  over", "dim")
     lines = [row.line(width)]
     for name, text in (*_facts(inputs, record), *_advice(record)):
-        lines += _wrapped(name, text, width)
+        lines += wrapped(name, text, width)
     return [*lines, *_chart(inputs, record, width, height - len(lines) - 1)]
 
 
 def _facts(inputs: PanelInputs, record: IncidentRecord) -> list[tuple[str, str]]:
+    data = record.data
+    kinds = sorted(data.kinds.items(), key=lambda pair: -pair[1])
+    figures = [f"{data.source} {format_number(data.value, '.4g')}"] if data.value is not None else []
+    figures += [f"limit {format_number(data.threshold, '.4g')}"] if data.threshold is not None else []
+    return [
+        *cause(record),
+        ("signals", ", ".join(f"{title_of(kind)} {count}" for kind, count in kinds)),
+        *([("worst", ", ".join(figures))] if figures else []),
+        ("since", _when(inputs, data.since) + (f", over {format_clock(data.over)}" if data.over else "")),
+        ("state", state_words(record, inputs.now)),
+        *_seen_by(record, inputs.now),
+    ]
+
+
+def cause(record: IncidentRecord) -> list[tuple[str, str]]:
+    """The change that is suspected, and what undoes it; none = nothing is."""
     data = record.data
     found = []
     if data.suspect:
@@ -71,17 +87,7 @@ def _facts(inputs: PanelInputs, record: IncidentRecord) -> list[tuple[str, str]]
         found.append(("suspect", data.suspect + when))
     if data.undo:
         found.append(("undo", f":{data.undo}   (key U)"))
-    kinds = sorted(data.kinds.items(), key=lambda pair: -pair[1])
-    figures = [f"{data.source} {format_number(data.value, '.4g')}"] if data.value is not None else []
-    figures += [f"limit {format_number(data.threshold, '.4g')}"] if data.threshold is not None else []
-    return [
-        *found,
-        ("signals", ", ".join(f"{title_of(kind)} {count}" for kind, count in kinds)),
-        *([("worst", ", ".join(figures))] if figures else []),
-        ("since", _when(inputs, data.since) + (f", over {format_clock(data.over)}" if data.over else "")),
-        ("state", state_words(record, inputs.now)),
-        *_seen_by(record, inputs.now),
-    ]
+    return found
 
 
 def _advice(record: IncidentRecord) -> list[tuple[str, str]]:
@@ -96,7 +102,7 @@ def _advice(record: IncidentRecord) -> list[tuple[str, str]]:
     return found + [("" if i else "try", f"{i + 1}. {step}") for i, step in enumerate(steps)]
 
 
-def _wrapped(name: str, text: str, width: int) -> list[Line]:
+def wrapped(name: str, text: str, width: int) -> list[Line]:
     parts = textwrap.wrap(text, max(20, width - LABEL - 4)) or [""]
     names = [name, *[""] * (len(parts) - 1)]
     return [

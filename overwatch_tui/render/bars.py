@@ -279,6 +279,8 @@ def key_line(inputs: PanelInputs, width: int) -> Line:
         text = name
         if name == "pause" and inputs.state.run_state == "PAUSED":
             text = "resume"
+        elif name == "sort" and inputs.view.charts.names:
+            text = "save"
         if row.width + len(key) + len(text) + 3 > width - len(end):
             break
         row.put(f" {key} ", "key").put(f"{text} ", "dim")

@@ -219,9 +219,9 @@ def page_head(inputs: PanelInputs, words: str, width: int) -> Line:
         row.put(f"  {inputs.axis.label(view.at)}", "key")
         if not inputs.axis.is_by_step:
             row.put(f", {format_duration((inputs.now - view.at) / 1e6)} ago", "key")
-    keys = "h l cursor  : zoom, axis, log_axis, smooth, overlay, pin"
+    keys = "h l cursor  s save  : zoom, axis, log_axis, smooth, overlay, pin"
     if row.width + len(keys) + 2 > width:
-        keys = "h l + - x y w o p"
+        keys = "s save  : more"
     return row.right(keys, "dim", width - 1).line(width)
 
 
@@ -240,7 +240,7 @@ def comparison_head(inputs: PanelInputs, width: int, height: int) -> list[Line]:
 EMPTY_PINS = (
     "no chart is pinned yet",
     "",
-    "p on a row pins its chart, Enter on it opens it alone.",
+    ":pin on a row pins its chart, Enter on it opens it alone.",
     "A page has up to 6, and keeps them for the next time.",
 )
 

@@ -23,8 +23,13 @@ def listed_incidents(inputs: PanelInputs) -> list[IncidentRecord]:
 
 
 def current_incident(inputs: PanelInputs) -> IncidentRecord | None:
-    """Record that `a`, `m` and the undo act on: of a focused list its row, else the selected or the worst."""
+    """Record that `a`, `m` and the undo act on: of a focused list its row, of an env's page the
+    env's, else the selected or the worst.
+    """
     incidents, now = inputs.state.incidents, inputs.now
+    of_env = None if inputs.view.opened_env is None else incidents.of_env(inputs.view.opened_env)
+    if of_env is not None:
+        return of_env
     if inputs.view.lists_incidents:
         shown = listed_incidents(inputs)
         order = [record.key for record in shown]

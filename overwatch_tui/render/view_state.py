@@ -109,6 +109,12 @@ class ViewState:
         """True where keys act on the listed incidents; elsewhere they act on all of them."""
         return self.name == "problems" or self.focus == "incidents"
 
+    @property
+    def opened_env(self) -> int | None:
+        """The env whose page is open; None where there is none."""
+        is_env = self.name == MAIN_VIEW and self.focus in ("", "envs", "env")
+        return self.env if self.detail and is_env and not self.charts.names else None
+
     def passes(self, panel: str, fields: Callable[[], Fields]) -> bool:
         """True if a panel's filter shows a row, whose fields are asked for where there is a filter."""
         chosen = self.filters.get(panel)

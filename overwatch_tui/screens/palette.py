@@ -74,7 +74,7 @@ class PaletteScreen(InputLine):
         words = self.text.lower().split()
         if not words:
             return self._entries
-        if self._is_named:
+        if self._is_named or self.text.strip().isdecimal():
             return []
 
         def rank(entry: PaletteRow) -> int:

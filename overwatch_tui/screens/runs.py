@@ -41,7 +41,7 @@ class RunsScreen(Screen[None], inherit_bindings=False):
         runs: asked while the screen is shown.
         view: its glyphs, message and read-only mark; keeps the selection from one showing to the next.
         on_open: called with the run that is to be opened.
-        on_compare: called with the marked runs, in the order of their letters.
+        on_compare: called with the runs that are to be compared, in the order of their letters.
         is_something_open: whether Esc has a run to go back to.
     """
 
@@ -151,11 +151,11 @@ class RunsScreen(Screen[None], inherit_bindings=False):
         self.draw()
 
     def action_compare(self) -> None:
-        entries = marked_runs(self._inputs())
-        if len(entries) > 1:
-            self._on_compare(entries)
-        else:
-            self._view.show_message("Space marks a run; mark those that are to be compared")
+        """Compare the marked runs; of less than two the watched or marked one with the selected."""
+        entries, selected = marked_runs(self._inputs()), selected_run(self._inputs())
+        if len(entries) < 2 and selected is not None and selected not in entries:
+            entries = [*entries, selected]
+        self._on_compare(entries)
         self.draw()
 
     def action_filter(self) -> None:

@@ -323,9 +323,8 @@ async def test_views_env_entry_and_detail() -> None:
         assert app.session.view.env == 13
         await do(pilot, "env 99")
         assert "env 99 does not exist: 0 to 15" in shown(app)
-        await do(pilot, "env 1")
+        await do(pilot, "1")
         assert app.session.view.env == 1
-        await press(pilot, "enter")
         assert "what happened" in shown(app)
         await press(pilot, "j")
         assert "env03" in shown(app), "the next in the order of attention"
