@@ -34,6 +34,11 @@ STACK_SECONDS = 3.0
 class LineActions(DisplayActions, CommandActions):
     """Filters, and the palette of all that can be done."""
 
+    def on_mount(self) -> None:
+        from esper_overwatch.overwatch_tui.source.state_files import HistoryFile
+
+        self.session.view.is_new = not HistoryFile().lines()
+
     def action_filter(self) -> None:
         """Type the filter of the list that moves act on; an empty one shows all."""
         from esper_overwatch.overwatch_tui.screens.input_line import type_filter

@@ -15,7 +15,7 @@ _TAB = re.compile(r"(\d) [A-Z]")
 """Matches the key of a view and the first letter of its name in the bar of views."""
 SORTS_BY_HEADING = {
     "ENV": "env",
-    "ST": "attention",
+    "STATE": "attention",
     "ACC": "accuracy",
     "GAIN": "change",
     "RETURN": "return",
@@ -103,6 +103,6 @@ def _heading_at(line: str, x: int) -> str | None:
         for name in SORTS_BY_HEADING
         if (m := re.search(rf"(?<!\w){name}[^A-Z]?", line))
     }
-    if len(found) < len(SORTS_BY_HEADING):
+    if "STATE" not in found:
         return None
     return next((SORTS_BY_HEADING[name] for name, (at, end) in found.items() if at <= x < end), None)

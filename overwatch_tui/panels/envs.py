@@ -10,13 +10,14 @@ from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.env_rows import (
     CELL_WIDTH,
-    STAGE_LETTERS,
+    WORD_WIDTH,
     EnvRow,
     finite_mean,
     num_copies,
     slot_cells,
     sorted_rows,
     stage_counts,
+    stage_text,
 )
 from esper_overwatch.overwatch_tui.render.format import (
     format_compact,
@@ -27,11 +28,18 @@ from esper_overwatch.overwatch_tui.render.format import (
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import Glyphs, severity_mark
+from esper_overwatch.protocol.messages.vocabulary import SEVERITY_RANK
 
 from . import env as env_panel
 
 ROWS, WIDE_ROWS, WIDE = 20, 30, 120
 """Rows of the table beside other panels, and from how many columns on there are more."""
+_FIXED_WIDTH, _GAIN_WIDTH = 39, 7
+"""Columns of what is always there, but the env's number; of the change of accuracy."""
+_LAST_WIDTH, _LONG_LAST = 15, 26
+"""Least columns of what is wrong, before words and before sparklines."""
+_SPARK_WIDTH = 8
+_SPARKS = (("accuracy", "ACC", "chart"), ("return", "RETURN", "chart2"))
 MAX_FULL_SLOTS = 6
 """More slots than this are shown as one letter each, whatever the width."""
 
@@ -130,7 +138,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 def _cells(inputs: PanelInputs, found: list[EnvRow], width: int) -> list[Line]:
     """A cell per env, the worst first: the higher, the better its accuracy; a letter where it is flagged."""
-    found = sorted(found, key=lambda row: (not row.is_flagged, _finite_accuracy(row), row.env))
+    found = sorted(found, key=lambda row: (-SEVERITY_RANK[row.severity], _finite_accuracy(row), row.env))
     known = [row.accuracy for row in found if row.accuracy is not None and isfinite(row.accuracy)]
     low, high = min(known, default=0.0), max(known, default=0.0)
     per_line = max(8, (width - 2) // 8 * 8)
@@ -148,8 +156,9 @@ def _cells(inputs: PanelInputs, found: list[EnvRow], width: int) -> list[Line]:
         if known
         else " "
     )
-    letters = "S stalled  W warning  C critical  R rolled back  - no data"
-    return [*lines, Row().put(f"{shades}  {letters}", "dim").line(width)]
+    flagged = sorted({row.status for row in found if row.is_flagged})
+    letters = "".join(f"  {word[0].upper()} {word}" for word in flagged)
+    return [*lines, Row().put(f"{shades}{letters}", "dim").line(width)]
 
 
 def _finite_accuracy(row: EnvRow) -> float:
@@ -159,7 +168,7 @@ def _finite_accuracy(row: EnvRow) -> float:
 def _cell(row: EnvRow, low: float, high: float, glyphs: Glyphs) -> str:
     """A letter for what is wrong, else the level of the accuracy."""
     if row.is_flagged:
-        return row.status[0]
+        return row.status[0].upper()
     if row.accuracy is None or not isfinite(row.accuracy):
         return "-"
     levels = glyphs.spark
@@ -167,29 +176,20 @@ def _cell(row: EnvRow, low: float, high: float, glyphs: Glyphs) -> str:
 
 
 class _Table:
-    """The columns that fit the width."""
+    """The columns that fit the width: words before codes, the gain before sparklines."""
 
     def __init__(self, inputs: PanelInputs, width: int) -> None:
-        self._inputs = inputs
-        self._width = width
-        slots = inputs.state.slots
+        self._inputs, self._width = inputs, width
+        slots = len(inputs.state.slots)
         self._digits = max(3, len(str(max(inputs.state.num_envs - 1, 0))) + 1)
-        fixed = 43 + self._digits
-        self._note = 12
-        room = width - fixed - self._note
-        self._letters = len(slots) > MAX_FULL_SLOTS or len(slots) * CELL_WIDTH > room
-        self._slots_width = max(len(slots) + 1, 5) if self._letters else len(slots) * CELL_WIDTH
+        room = width - self._digits - _FIXED_WIDTH - _LAST_WIDTH
+        widths = (WORD_WIDTH, CELL_WIDTH) if slots <= MAX_FULL_SLOTS else ()
+        self._cell = next((each for each in widths if each * slots <= room), 1)
+        self._slots_width = self._cell * slots if self._cell > 1 else max(slots + 1, 5)
         room -= self._slots_width
-        self._action = room >= 16
-        room -= 16 if self._action else 0
-        self._sparks = 8 if room >= 20 else 0
-        self._note = (
-            width
-            - fixed
-            - self._slots_width
-            - 16 * self._action
-            - 2 * (self._sparks + 1) * bool(self._sparks)
-        )
+        self._gain = _GAIN_WIDTH if room >= _GAIN_WIDTH else 0
+        spare = room - self._gain - _LONG_LAST + _LAST_WIDTH
+        self._sparks = _SPARKS[: max(0, spare // (_SPARK_WIDTH + 1))]
 
     def _arrow(self, name: str) -> str:
         view = self._inputs.view
@@ -201,54 +201,51 @@ class _Table:
         row = Row()
         columns = (
             ("ENV", self._digits + 1, "env"),
-            (" ST", 5, "attention"),
+            (" STATE", 9, "attention"),
             ("ACC", 6, "accuracy"),
-            ("GAIN", 7, "change"),
+            ("GAIN", self._gain, "change"),
             ("RETURN", 8, "return"),
             ("GRAD", 7, "gradient"),
             ("DRIFT", 7, "drift"),
         )
         for text, width, name in columns:
             align = "<" if name == "attention" else ">"
-            row.put(text + self._arrow(name), "key" if self._arrow(name) else "dim", width, align)
-        row.put("  ")
-        if self._letters:
+            if width:
+                row.put(text + self._arrow(name), "key" if self._arrow(name) else "dim", width, align)
+        row.put(" ")
+        if self._cell == 1:
             row.put("SLOTS", "dim", self._slots_width)
         else:
             for slot in self._inputs.state.slots:
-                row.put(slot, "dim", CELL_WIDTH)
-        if self._sparks:
-            row.put(" ACC", "dim", self._sparks + 1).put(" RETURN", "dim", self._sparks + 1)
-        if self._action:
-            row.put(" LAST ACTION", "dim", 16)
-        return row.put(" ANOMALY" if self._action else " LAST", "dim").line(self._width)
+                row.put(slot, "dim", self._cell)
+        for _, title, _ in self._sparks:
+            row.put(f" {title}", "dim", _SPARK_WIDTH + 1)
+        return row.put(" LAST", "dim").line(self._width)
 
     def row(self, env: EnvRow) -> Line:
         inputs, glyphs = self._inputs, self._inputs.glyphs
         selected = env.env == inputs.view.env
         row = Row()
         row.put(glyphs.cursor if selected else " ", "focus").put(f"{env.env:02d}", "bold", self._digits, ">")
-        row.put(" ").put(env.status, env.severity or ("dim" if env.status == "--" else "ok"), 4)
+        row.put(" ").put(env.status, env.severity or ("dim" if env.status == "--" else "ok"), 8)
         row.put(format_percent(env.accuracy), "", 6, ">")
         row.put(_trend(env.change, glyphs), _trend_style(env.change))
-        row.put(format_points(env.change), "dim", 6, ">")
-        row.put(format_number(env.total, "+.2f"), "", 8, ">").put(format_compact(env.gradient, 6), "", 7, ">")
+        if self._gain:
+            row.put(format_points(env.change), "dim", self._gain - 1, ">")
+        row.put(format_number(env.total, "+.2f"), "", 7, ">").put(format_compact(env.gradient, 6), "", 7, ">")
         row.put(format_compact(env.drift, 5), env.drift_severity or "dim", 6, ">")
-        row.put(severity_mark(env.drift_severity), env.drift_severity or "").put("  ")
-        for text, style in slot_cells(inputs.state, env.env, glyphs):
-            row.put(text[0] if self._letters else text, style, 1 if self._letters else CELL_WIDTH)
-        if self._letters:
+        row.put(severity_mark(env.drift_severity), env.drift_severity or "").put(" ")
+        for text, style in slot_cells(inputs.state, env.env, glyphs, words=self._cell == WORD_WIDTH):
+            row.put(text[0] if self._cell == 1 else text, style, self._cell)
+        if self._cell == 1:
             row.to(row.width + self._slots_width - len(inputs.state.slots))
-        if self._sparks:
-            row.put(" ").put(inputs.sparkline(f"accuracy/{env.env}", self._sparks), "chart")
-            row.put(" ").put(inputs.sparkline(f"return/{env.env}", self._sparks), "chart2")
-        if self._action:
-            row.put(" ").put(env.action, "dim", 15)
-        if env.trouble:
-            row.put(" ").put(env.trouble, env.severity or "dim")
-        elif not self._action:
-            row.put(" ").put(env.action, "dim")
-        return row.line(self._width, selected=selected)
+        for curve, _, style in self._sparks:
+            row.put(" ").put(inputs.sparkline(f"{curve}/{env.env}", _SPARK_WIDTH), style)
+        style = (env.severity if env.trouble else None) or "dim"
+        said = env.trouble or env.action
+        if row.width + len(said) >= self._width:
+            said = said.partition(f" {glyphs.times}")[0]
+        return row.put(" ").put(said, style).line(self._width, selected=selected)
 
     def means(self, found: list[EnvRow]) -> Line:
         """The last line: means over envs, and how many slots are in each stage."""
@@ -256,17 +253,17 @@ class _Table:
             return EMPTY
         flagged = sum(row.is_flagged for row in found)
         row = Row().put(" " * (self._digits - 2)).put("ALL", "bold").put(" ")
-        healthy = f"{sum(r.status == 'ok' for r in found)}ok"
-        row.put(healthy, "ok" if not flagged else "", max(4, len(healthy)))
-        accuracy = format_percent(finite_mean([r.accuracy for r in found]))
-        row.put(accuracy, "bold", 10 - max(4, len(healthy)), ">").put(" ")
-        row.put(format_points(finite_mean([r.change for r in found])), "dim", 6, ">")
-        row.put(format_number(finite_mean([r.total for r in found]), "+.2f"), "bold", 8, ">")
+        healthy = f"{sum(r.status == 'ok' for r in found)} ok"
+        row.put(healthy, "ok" if not flagged else "", 8)
+        row.put(format_percent(finite_mean([r.accuracy for r in found])), "bold", 6, ">").put(" ")
+        if self._gain:
+            row.put(format_points(finite_mean([r.change for r in found])), "dim", self._gain - 1, ">")
+        row.put(format_number(finite_mean([r.total for r in found]), "+.2f"), "bold", 7, ">")
         row.put(format_compact(finite_mean([r.gradient for r in found]), 6), "dim", 7, ">")
-        row.put(format_compact(finite_mean([r.drift for r in found]), 5), "dim", 6, ">").put("   ")
+        row.put(format_compact(finite_mean([r.drift for r in found]), 5), "dim", 6, ">").put("  ")
         for name, count in stage_counts(self._inputs.state).items():
             if name != "DORMANT":
-                row.put(f"{STAGE_LETTERS.get(name, '?')}{count} ", name.lower())
+                row.put(f"{stage_text(name, words=self._cell == WORD_WIDTH)}{count} ", name.lower())
         if flagged:
             row.put(f" {flagged} flagged", "warning")
         return row.line(self._width)

@@ -22,7 +22,7 @@ LEGEND: tuple[tuple[str, str], ...] = (
 """Fields that every view has."""
 _ENVS = PanelHelp(
     (
-        ("ST", "ok, WARN, CRIT; STAL no progress; ROLL rolled back by the governor; -- no data"),
+        ("STATE", "ok, warning, critical; stalled: no progress; rollback: by the governor; -- no data"),
         ("ACC GAIN", "validation accuracy in percent, and its change since the epoch before in points"),
         ("RETURN", "sum of rewards in this episode"),
         ("GRAD", "L2 norm of the host's gradient"),
@@ -33,14 +33,14 @@ _ENVS = PanelHelp(
     ),
     (
         (
-            "ROLL",
+            "rollback",
             "the loss was not finite or exploded, and an earlier state was restored: Enter, then the log",
         ),
         (
             "GRAD and DRIFT up",
             "a seed blends in too fast, or the learning rate is high: view 4, then the slot's alpha",
         ),
-        ("STAL", "no better accuracy for many epochs: are its slots dormant, is GAIN zero everywhere?"),
+        ("stalled", "no better accuracy for many epochs: are its slots dormant, is GAIN zero everywhere?"),
         ("GRAD --", "not measured: telemetry is below the level that has it"),
     ),
 )

@@ -228,15 +228,25 @@ def view_line(inputs: PanelInputs, width: int, panels: PanelTable, note: str, hi
     return row.right("  ".join(right), "dim", width - 1).line(width)
 
 
-def status_line(inputs: PanelInputs, width: int) -> Line:
-    """A message, else the newest command and the newest event."""
+FIRST_LEGEND = "T11: TRAINING for 11 epochs   B.4: BLENDING, alpha 0.4   ? explains the rest"
+
+
+def status_line(inputs: PanelInputs, width: int, *, has_log: bool) -> Line:
+    """A message, else the newest command, and the newest event where no log shows it.
+
+    Before the palette was ever used, one line about the shortest codes.
+    """
     view = inputs.view
     row = Row("bar").put(" ")
     if view.message:
         return row.put(view.message, "key").line(width)
     command = inputs.state.commands.latest
+    if view.is_new and inputs.state.num_envs and (command is None or command.by != "me"):
+        return row.put(FIRST_LEGEND, "accent").line(width)
     if command is not None:
         row.add(command_words(inputs, command))
+    if has_log:
+        return row.line(width)
     room = width - row.width - 4
     newest = next((e for e in reversed(inputs.state.log) if e.tag not in ("CMD", "VIEW")), None)
     if newest is not None and room >= 24:

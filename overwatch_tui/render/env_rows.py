@@ -29,8 +29,8 @@ STAGE_LETTERS = {
 }
 SEED_STAGES = frozenset(stage.name for stage in WITH_SEED)
 SHORT_OPS = {"GERMINATE": "GERM", "SET_ALPHA": "ALPHA", "FOSSILIZE": "FOSSIL"}
-CELL_WIDTH = 6
-"""Columns of a slot in the table."""
+CELL_WIDTH, WORD_WIDTH = 6, 13
+"""Columns of a slot in the table, with the letter of its stage or with its name."""
 
 
 class EnvRow(NamedTuple):
@@ -38,7 +38,7 @@ class EnvRow(NamedTuple):
 
     env: int
     status: str
-    """`ok`, `WARN`, `CRIT`, `STAL` (no progress), `ROLL` (rolled back) or `--` (no data)."""
+    """`ok`, `warning`, `critical`, `stalled` (no progress), `rollback` or `--` (no data)."""
     severity: str | None
     accuracy: float | None
     change: float | None
@@ -123,13 +123,13 @@ def env_row(state: State, env: int, glyphs: Glyphs) -> EnvRow:
 def _status(records: Sequence[AnomalyRecord], *, has_data: bool) -> tuple[str, str | None]:
     worst = records[0].severity if records else None
     if records and records[0].kind == ROLLBACK:
-        return "ROLL", worst
+        return ROLLBACK, worst
     if worst == "critical":
-        return "CRIT", worst
+        return worst, worst
     if records and all("stall" in r.kind for r in records):
-        return "STAL", worst
+        return "stalled", worst
     if worst == "warning":
-        return "WARN", worst
+        return worst, worst
     return ("ok" if has_data else "--"), None
 
 
@@ -156,19 +156,19 @@ def _action(state: State, env: int) -> str:
     return f"{SHORT_OPS.get(name, name)} {at_or_none(state.slots, slot) or slot}"
 
 
-def slot_cells(state: State, env: int, glyphs: Glyphs) -> list[StyledText]:
-    """Per slot: the stage's letter, then its epochs or its alpha."""
+def slot_cells(state: State, env: int, glyphs: Glyphs, *, words: bool = False) -> list[StyledText]:
+    """Per slot: the stage's letter or its name, then its epochs or its alpha."""
     if state.epoch is None:
         return [("--", "dim")] * len(state.slots)
     stages = at_or_none(state.epoch.stage, env) or []
-    return [_cell(state, env, slot, code, glyphs) for slot, code in enumerate(stages)]
+    return [_cell(state, env, slot, code, glyphs, words=words) for slot, code in enumerate(stages)]
 
 
-def _cell(state: State, env: int, slot: int, code: int, glyphs: Glyphs) -> StyledText:
+def _cell(state: State, env: int, slot: int, code: int, glyphs: Glyphs, *, words: bool) -> StyledText:
     epoch = state.epoch
     assert epoch is not None
     name = state.stage_name(code)
-    text = STAGE_LETTERS.get(name, "?")
+    text = stage_text(name, words=words)
     if name in ("BLENDING", "HOLDING"):
         alpha = at_or_none(at_or_none(epoch.alpha, env), slot)
         if name == "BLENDING" and alpha is not None:
@@ -188,13 +188,19 @@ def _direction(state: State, env: int, slot: int, alpha: float, glyphs: Glyphs) 
     return glyphs.up if alpha > before else glyphs.down
 
 
+def stage_text(stage: str, *, words: bool) -> str:
+    """A stage in front of a number: its letter, or its name and a space."""
+    return f"{stage} " if words and stage != "DORMANT" else STAGE_LETTERS.get(stage, "?")
+
+
 def stage_counts(state: State) -> dict[str, int]:
+    """Number of slots in each stage, the most frequent first."""
     counts: dict[str, int] = {}
     for row in state.epoch.stage if state.epoch else []:
         for code in row:
             name = state.stage_name(code)
             counts[name] = counts.get(name, 0) + 1
-    return counts
+    return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 
 
 def finite_mean(values: Sequence[float | None]) -> float | None:

@@ -175,7 +175,7 @@ def compose_screen(
         "header": [bars.header_line(body, width)],
         "strip": [bars.incident_line(live, width)],
         "views": [bars.view_line(live, width, panels, note, hidden)],
-        "status": [bars.status_line(live, width)],
+        "status": [bars.status_line(live, width, has_log=any(box.name == "log" for box in boxes))],
         "keys": [bars.key_line(live, width)],
     }
     rules = {(box.x + box.width, box.y) for box in boxes if box.has_title}

@@ -91,6 +91,8 @@ class ViewState:
     read_only: bool = False
     keys: tuple[Key, ...] = ACTIONS
     """Keys as the operator has chosen them."""
+    is_new: bool = False
+    """True on the first start: nothing was ever typed into the palette."""
     message: str = ""
     message_until: float = 0.0
     """End of the message on the monotonic clock, seconds."""

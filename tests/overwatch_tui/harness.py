@@ -81,15 +81,18 @@ class ListFeed:
 
 
 @cache
-def events(envs: int = 16, rounds: int = 6, slots: int = 3) -> tuple[Event, ...]:
+def events(
+    envs: int = 16, rounds: int = 6, slots: int = 3, has_incidents: bool | None = None
+) -> tuple[Event, ...]:
     """A recorded run."""
-    return tuple(journal.events(envs=envs, rounds=rounds, slots=slots))
+    made = journal.events(envs=envs, rounds=rounds, slots=slots, has_incidents=has_incidents)
+    return tuple(made)
 
 
 @cache
-def state(envs: int = 16, rounds: int = 6, slots: int = 3) -> State:
+def state(envs: int = 16, rounds: int = 6, slots: int = 3, has_incidents: bool | None = None) -> State:
     """What is known after that run; not to be changed."""
-    return folded(events(envs, rounds, slots))
+    return folded(events(envs, rounds, slots, has_incidents))
 
 
 def folded(found: Iterable[Event]) -> State:

@@ -57,6 +57,8 @@ class Run:
     boot: str = "b1"
     begin: int = START
     epoch_us: int = EPOCH_US
+    has_incidents: bool | None = None
+    """True: what goes wrong does so in the last rounds; None: from 16 envs on, in rounds 3 to 6."""
     lines: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -69,6 +71,7 @@ class Run:
         self.ends: list[tuple[int, ev.SeedEnded]] = []
         self.ema = [1.0] * self.envs
         self.since: dict[tuple[str, str], int] = {}
+        self.later = 6 - self.rounds if self.has_incidents else 0
         self.told: list[Any] = []
         self.keeper = IncidentKeeper(self.told.append, self.boot)
 
@@ -152,7 +155,7 @@ class Run:
             ops.append(op)
             where.append(slot)
         accuracy = [self.accuracy(env) for env in range(self.envs)]
-        rolled = self.ctx.round >= 5 and self.envs > 13
+        rolled = self.sick and (self.envs > 13 or bool(self.has_incidents))
 
         def columns(pick: Any) -> list[list[Any]]:
             return [[pick(seed) for seed in row] for row in self.grid]
@@ -178,8 +181,10 @@ class Run:
                 for share, op in zip(chosen, ops, strict=True)
             ],
             value=[0.61 - a for a in accuracy],
-            host_grad_norm=[None if rolled and env == 13 else self.norm(env) for env in range(self.envs)],
-            host_health=[0.42 if env == 7 and self.sick else 0.98 for env in range(self.envs)],
+            host_grad_norm=[
+                None if rolled and env == self.who(13) else self.norm(env) for env in range(self.envs)
+            ],
+            host_health=[0.42 if env == self.who(7) and self.sick else 0.98 for env in range(self.envs)],
             stage=columns(lambda s: s.stage),
             epochs_in_stage=columns(lambda s: s.epochs),
             alpha=columns(lambda s: round(s.alpha, 2)),
@@ -202,18 +207,22 @@ class Run:
     @property
     def sick(self) -> bool:
         """Whether env 07 has begun to drift."""
-        return self.ctx.round >= 5
+        return self.has_incidents is not False and self.ctx.round + self.later >= 5
+
+    def who(self, env: int) -> int:
+        """The env that something happens to, in a run of fewer envs too."""
+        return env % self.envs if self.has_incidents else env
 
     def norm(self, env: int) -> float:
         value = self.random.uniform(0.75, 1.3)
-        return value * (1 + 0.2 * self.ctx.epoch) if env == 7 and self.sick else value
+        return value * (1 + 0.2 * self.ctx.epoch) if env == self.who(7) and self.sick else value
 
     def accuracy(self, env: int) -> float:
         """Grows with the epochs, the rounds and the seeds blended in."""
         grown = sum(seed.worth * seed.alpha for seed in self.grid[env])
         ceiling = 0.31 + 0.02 * self.ctx.round + grown
         value = ceiling * (1 - math.exp(-self.ctx.epoch / 5)) + self.random.uniform(-0.012, 0.012)
-        if env == 2:
+        if env == self.who(2) and self.has_incidents is not False:
             value = min(value, 0.44)
         return min(0.97, max(0.08, value))
 
@@ -297,9 +306,9 @@ class Run:
         drift: list[float | None] = []
         for name in source:
             value: float | None = self.random.uniform(0.02, 0.2)
-            if name == "env07" and self.sick:
+            if name == f"env{self.who(7):02d}" and self.sick:
                 value = 0.05 + 0.06 * self.ctx.epoch
-            elif name == "env05" and self.ctx.round == 6:
+            elif name == f"env{self.who(5):02d}" and self.sick and self.ctx.round + self.later == 6:
                 value = 0.61
             elif name == "policy.blueprint" and self.sick:
                 value = 0.86
@@ -400,8 +409,9 @@ class Run:
 
     def incidents(self, number: int, epoch: int) -> None:
         """What goes wrong, and what the operator does."""
-        if self.envs < 16:
+        if not (self.envs >= 16 if self.has_incidents is None else self.has_incidents):
             return
+        number += self.later
         if (number, epoch) == (3, 12):
             self.command(
                 "c0ffee01", "checkpoint", {"tag": "before-lunch"}, {"path": "/runs/x/before-lunch.pt"}
@@ -411,19 +421,20 @@ class Run:
         if (number, epoch) == (4, 10):
             self.anomaly("policy", "kl_spike", "warning", 0.011, 0.03, 1, active=False)
         if (number, epoch) == (5, 12):
-            self.anomaly("env07", "norm_drift", "info", 0.53, 0.5, 2, env=7)
+            self.anomaly(7, "norm_drift", "info", 0.53, 0.5, 2)
         if (number, epoch) == (5, 20):
-            self.anomaly("env02", "stalled", "info", 18.0, 18.0, 3, env=2)
-            self.anomaly("env07", "gradient_exploding", "warning", 11.2, 10.0, 12, env=7)
-            self.anomaly("env07", "gradient_health", "warning", 0.42, 0.5, 3, env=7)
+            self.anomaly(2, "stalled", "info", 18.0, 18.0, 3)
+            self.anomaly(7, "gradient_exploding", "warning", 11.2, 10.0, 12)
+            self.anomaly(7, "gradient_health", "warning", 0.42, 0.5, 3)
         if (number, epoch) == (6, 10):
             self.emit(
-                ev.GovernorRollback(reason="nan", loss=float("inf"), restored_epoch=8, penalty=1.0), env=13
+                ev.GovernorRollback(reason="nan", loss=float("inf"), restored_epoch=8, penalty=1.0),
+                env=self.who(13),
             )
-            self.anomaly("env13", "loss_nonfinite", "warning", float("nan"), 1.0, 1, env=13)
-            self.anomaly("env13", "rollback", "info", 3.0, 3.0, 3, env=13)
+            self.anomaly(13, "loss_nonfinite", "warning", float("nan"), 1.0, 1)
+            self.anomaly(13, "rollback", "info", 3.0, 3.0, 3)
         if (number, epoch) == (6, 12):
-            self.anomaly("env05", "norm_drift", "info", 0.61, 0.5, 2, env=5)
+            self.anomaly(5, "norm_drift", "info", 0.61, 0.5, 2)
         if (number, epoch) == (6, 14):
             self.emit(
                 ev.ParamChanged(key="ppo.learning_rate", old=0.001, new=0.01, by="esper-tui/0.1", uid=1000)
@@ -449,32 +460,14 @@ class Run:
         if result is not None:
             self.emit(ev.CommandDone(id=id_, method=method, result=result, seconds=0.41), after=1000)
 
-    def anomaly(
-        self,
-        source: str,
-        kind: str,
-        severity: Any,
-        value: float,
-        threshold: float,
-        count: int,
-        *,
-        env: int | None = None,
-        active: bool = True,
-    ) -> None:
-        first = self.since.setdefault((source, kind), self.ts)
-        self.emit(
-            ev.Anomaly(
-                kind=kind,
-                source=source,
-                severity=severity,
-                active=active,
-                value=value,
-                threshold=threshold,
-                count=count,
-                since=first,
-            ),
-            env=env,
-        )
+    def anomaly(self, where: str | int, *reading: Any, active: bool = True) -> None:
+        """An anomaly of a source, or of the env that something happens to."""
+        env = None if isinstance(where, str) else self.who(where)
+        source = where if env is None else f"env{env:02d}"
+        names = ("kind", "severity", "value", "threshold", "count")
+        told = dict(zip(names, reading, strict=True))
+        first = self.since.setdefault((source, told["kind"]), self.ts)
+        self.emit(ev.Anomaly(source=source, active=active, since=first, **told), env=env)
 
 
 def events(**options: Any) -> list[Event]:

@@ -32,7 +32,7 @@ def test_styles_tell_severity_selection_and_what_is_secondary() -> None:
         ("not finite", "bold"),
         ("ppo.learning_rate 0.001 -> 0.01", "accent"),
         ("[1 Run]", "tab"),
-        ("WARN", "warning select"),
+        ("warning", "warning select"),
         ("07", "bold select"),
         ("0.61", "info"),
         ("ok", "ok"),

@@ -65,7 +65,7 @@ async def test_a_filter_shows_some_envs_and_escape_all() -> None:
         await pilot.press("enter")
         assert "ENVS 1 of 16" in text_of(app, "envs")
         assert "/st:stal" in text_of(app, "envs")
-        assert " 02 STAL" in text_of(app, "envs")
+        assert " 02 stalled" in text_of(app, "envs")
         assert " 12 " not in text_of(app, "envs")
         await pilot.press("slash")
         assert isinstance(app.screen, InputLine)

@@ -61,7 +61,7 @@ async def played(task: str, found: Sequence[Event] = events()) -> AsyncIterator[
 async def test_env_page_says_why_it_is_red() -> None:
     async with played("why is env 7 red") as app:
         page = shown(app, "box-envs")
-        assert " env07 WARN" in page
+        assert " env07 warning" in page
         assert re.search(r"why +exploding gradients ×12, since 08:54:25 \(22s ago\)", page)
         assert "suspect    env07.r0c1 (conv_light) GERMINATED -> TRAINING by its course" in page
         assert "undo       :seed.prune env=7 slot=r0c1   (key U)" in page

@@ -12,7 +12,7 @@ from esper_overwatch.overwatch_tui.model.filters import FilterError, parse_filte
 
 ROW = {
     "env": 7.0,
-    "st": "ROLL",
+    "st": "rollback",
     "acc": 55.0,
     "drift": None,
     "grad": math.nan,

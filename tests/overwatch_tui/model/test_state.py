@@ -123,9 +123,9 @@ def test_env_rows_name_trouble_and_cause() -> None:
     made = panel_inputs(state())
     by_env = {row.env: row for row in sorted_rows(made)}
     assert {env: row.status for env, row in by_env.items() if row.is_flagged} == {
-        2: "STAL",
-        7: "WARN",
-        13: "WARN",
+        2: "stalled",
+        7: "warning",
+        13: "warning",
     }
     assert (by_env[7].drift_severity, by_env[5].drift_severity) == ("info", "info")
     assert by_env[13].gradient is None
