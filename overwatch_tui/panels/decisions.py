@@ -8,16 +8,11 @@ from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.env_rows import sorted_rows
 from esper_overwatch.overwatch_tui.render.format import format_share
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.lines import Line, Row
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 from . import env as env_panel
-
-_EXPLAINED = (
-    "SURE = probability of the whole action, OP of its operation",
-    "VALUE = return that the critic expects from here on",
-)
 
 
 def _record(inputs: PanelInputs, env: int, action: str) -> dict[str, FieldValue]:
@@ -53,25 +48,27 @@ def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
     """Nothing where no network decides, or the run does not tell how sure it was."""
     epoch = inputs.state.epoch
     is_told = epoch is not None and any(share is not None for share in epoch.probability or ())
-    return (6, inputs.state.num_envs + 4) if is_told else (0, 0)
+    return (6, inputs.state.num_envs + 2) if is_told else (0, 0)
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """A line an env; what the columns mean at the bottom."""
+    """A line an env, then its charts where there is room."""
     found, order = records(inputs), keys(inputs)
-    below = [Row().put(f" {text}", "faint").line(width) for text in _EXPLAINED] if height >= 12 else []
     head = Row().put("  ENV ACTION         SURE   OP  VALUE  ELSE", "dim").line(width)
-    scroll = inputs.view.visible_rows("decisions", order, height - 1 - len(below), top=1)
+    scroll = inputs.view.visible_rows("decisions", order, height - 1, top=1)
     at = inputs.view.selected_index("decisions", order)
     lines = [head]
     for i, each in enumerate(found[scroll.rows], scroll.start):
         lines.append(_line(inputs, each, width, selected=i == at))
-    lines = fill_with_charts(inputs, lines, width, height - len(below), env_panel.charts(inputs))
-    return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(below)), *below], scroll)
+    return Drawn(fill_with_charts(inputs, lines, width, height, env_panel.charts(inputs)), scroll)
 
 
 def _line(inputs: PanelInputs, found: dict[str, FieldValue], width: int, *, selected: bool) -> Line:
-    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(f"{found['env']:>4} ", "bold")
+    row = (
+        Row()
+        .put(inputs.glyphs.cursor if selected else " ", "focus")
+        .put(f"{found['env']:02d} ".rjust(5), "bold")
+    )
     row.put(str(found["action"]), "", 13).put(_share(found.get("sure")), "key", 6, ">")
     row.put(_share(found.get("op")), "dim", 5, ">").put(_share(found.get("value"), "+"), "", 7, ">")
     if found.get("else"):

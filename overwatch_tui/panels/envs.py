@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from functools import partial
 from math import isfinite
@@ -244,7 +245,8 @@ class _Table:
         style = (env.severity if env.trouble else None) or "dim"
         said = env.trouble or env.action
         if row.width + len(said) >= self._width:
-            said = said.partition(f" {glyphs.times}")[0]
+            plain, room = said.partition(f" {glyphs.times}")[0], self._width - row.width - 1
+            said = textwrap.shorten(plain, max(4, room), placeholder=glyphs.cut)
         return row.put(" ").put(said, style).line(self._width, selected=selected)
 
     def means(self, found: list[EnvRow]) -> Line:
@@ -261,11 +263,12 @@ class _Table:
         row.put(format_number(finite_mean([r.total for r in found]), "+.2f"), "bold", 7, ">")
         row.put(format_compact(finite_mean([r.gradient for r in found]), 6), "dim", 7, ">")
         row.put(format_compact(finite_mean([r.drift for r in found]), 5), "dim", 6, ">").put("  ")
-        for name, count in stage_counts(self._inputs.state).items():
-            if name != "DORMANT":
-                row.put(f"{stage_text(name, words=self._cell == WORD_WIDTH)}{count} ", name.lower())
         if flagged:
-            row.put(f" {flagged} flagged", "warning")
+            row.put(f"{flagged} flagged  ", "warning")
+        for name, count in stage_counts(self._inputs.state).items():
+            text = f"{stage_text(name, words=self._cell == WORD_WIDTH)}{count}"
+            if row.width + len(text) <= self._width:
+                row.put(text, name.lower()).put(" ")
         return row.line(self._width)
 
 

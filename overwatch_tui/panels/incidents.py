@@ -71,8 +71,8 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         return listed._replace(lines=[*listed.lines, *fill, *counts])
     if below < MIN_DETAIL_LINES + len(counts):
         counts = []
-    full = detail(inputs, width, below - len(counts) - 1)
-    return listed._replace(lines=[*listed.lines, *counts, EMPTY, *full.lines][:height])
+    _, *guide = detail(inputs, width, below - len(counts)).lines  # its title is the selected row
+    return listed._replace(lines=[*listed.lines, EMPTY, *guide, *counts][:height])
 
 
 def _list(inputs: PanelInputs, records: list[IncidentRecord], width: int, height: int) -> Drawn:

@@ -194,12 +194,13 @@ def stage_text(stage: str, *, words: bool) -> str:
 
 
 def stage_counts(state: State) -> dict[str, int]:
-    """Number of slots in each stage, the most frequent first."""
+    """Number of slots in each stage but DORMANT, the most frequent first."""
     counts: dict[str, int] = {}
     for row in state.epoch.stage if state.epoch else []:
         for code in row:
             name = state.stage_name(code)
             counts[name] = counts.get(name, 0) + 1
+    counts.pop("DORMANT", None)
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 
 

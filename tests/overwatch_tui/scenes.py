@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import difflib
+import itertools
 import math
 import os
 import time
@@ -37,8 +38,9 @@ FOLDER = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 40), (200, 60))
 HEAD, FOOT = 3, 2
 """Lines of the header, the strip and the tabs; of the messages and the keys."""
-LARGER = (("real-run", 120, 40), ("published", 120, 40), ("real-run", 200, 60))
-"""Golden files of whole screens at other sizes than the first."""
+ENVS = (1, 8, 64, 256)
+HEALTHS = {"healthy": False, "incident": True}
+"""Whether something goes wrong in a run that is drawn whole, by the name of its pictures."""
 
 
 def _view(name: str, *, detail: bool = False, env: int = 7) -> ViewState:
@@ -332,6 +334,17 @@ def _draw_real(name: str, width: int, height: int) -> str:
     return draw(real_inputs(name), width, height)
 
 
+def _draw_run(envs: int, has_incidents: bool, name: str, width: int, height: int) -> str:
+    """A run of two rounds that is healthy, or of which something is not."""
+    return draw(panel_inputs(state(envs, 2, 3, has_incidents), _view(name, env=0)), width, height)
+
+
+def _first_epoch(width: int, height: int) -> str:
+    """What is shown first of a run that has just begun, to one who has never seen the terminal."""
+    begun = folded(event for event in events(8, 2, 3, False) if (event.ctx.round, event.ctx.epoch) <= (1, 1))
+    return draw(panel_inputs(begun, ViewState(is_new=True)), width, height)
+
+
 _MARKED = [("", "id-first-light"), ("me@gpu-box", "id-cartpole")]
 _DEAD = partial(_two_machines, silence=7, problem="me@gpu-box cannot be reached: Connection refused")
 SCENES: dict[str, Callable[[int, int], str]] = {
@@ -350,6 +363,22 @@ for _name in SHOWN:
     SCENES[f"real-{_name}"] = partial(_draw_real, _name)
 
 
+for _health, _envs in itertools.product(HEALTHS, ENVS):
+    SCENES[f"{_health}-{_envs}"] = partial(_draw_run, _envs, HEALTHS[_health], "run")
+for _name in VIEWS[1:]:
+    SCENES[f"incident-64-{_name}"] = partial(_draw_run, 64, True, _name)
+SCENES["first-epoch"] = _first_epoch
+LARGER = (
+    *(("real-run", *size) for size in SIZES[1:]),
+    ("published", *SIZES[1]),
+    *((f"{health}-{envs}", *size) for health, envs, size in itertools.product(HEALTHS, ENVS, SIZES)),
+    *((f"incident-64-{name}", *size) for name, size in itertools.product(VIEWS[1:], SIZES[1:])),
+    *(("first-epoch", *size) for size in SIZES),
+)
+"""Golden files of whole screens."""
+WHOLE = {name for name, *_ in LARGER} - {"published"}
+
+
 def goldens() -> dict[str, str]:
     """Name of each golden file -> its text.
 
@@ -358,7 +387,7 @@ def goldens() -> dict[str, str]:
     """
     found, edges, first = {}, [], {}
     for name, scene in SCENES.items():
-        if name.startswith("real-"):
+        if name.startswith("real-") or name in WHOLE:
             continue
         lines = scene(*SIZES[0]).split("\n")
         body = "\n".join(lines[HEAD:-FOOT]) + "\n"

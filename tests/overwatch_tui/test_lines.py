@@ -364,3 +364,13 @@ async def test_a_filters_hint_is_whole_or_shows_its_cut() -> None:
         await write(pilot, "y" * 100)
         assert f"/~{'y' * 10}" in text_of(app)
         assert text_of(app).isascii()
+
+
+@in_loop
+async def test_codes_are_explained_until_the_palette_was_used() -> None:
+    legend = "T11: TRAINING for 11 epochs   B.4: BLENDING, alpha 0.4   ? explains the rest"
+    for is_shown in (True, False):
+        app = app_of()
+        async with app.run_test(size=SIZE) as pilot:
+            assert (legend in text_of(app, "status")) == is_shown
+            await pilot.press("colon", *"reverse", "enter")
