@@ -68,50 +68,35 @@ def _list(inputs: PanelInputs, order: Sequence[Hashable], width: int, height: in
         text = " no drift measured yet: the averages need 20 samples first"
         return Drawn([Row().put(text, "dim").line(width)])
     footer = _footer(inputs, width) if height >= 8 else []
-    wide = width >= 70
-    lines = [_header(wide, width)]
+    titles = " SOURCE             NORM   MEAN  DRIFT  HEALTH  MEAN  DRIFT"
+    lines = [Row().put(titles, "dim").line(width)]
     scroll = inputs.view.visible_rows("drift", order, height - 1 - len(footer), top=len(lines))
     chosen = inputs.view.selected_index("drift", order) if inputs.focus in ("drift", "") else -1
     for i, source in enumerate(order[scroll.rows], scroll.start):
-        lines.append(_line(inputs, str(source), width, wide=wide, selected=i == chosen))
+        lines.append(_line(inputs, str(source), width, selected=i == chosen))
     return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(footer)), *footer], scroll)
 
 
-def _header(wide: bool, width: int) -> Line:
-    if wide:
-        text = " SOURCE             NORM   MEAN  DRIFT  HEALTH  MEAN  DRIFT"
-    else:
-        text = " SOURCE       NORM  DRIFT HEALTH"
-    return Row().put(text, "dim").line(width)
-
-
-def _line(inputs: PanelInputs, source: str, width: int, *, wide: bool, selected: bool) -> Line:
+def _line(inputs: PanelInputs, source: str, width: int, *, selected: bool) -> Line:
     drift = inputs.state.drift[source]
     norm, health = drift.norm_drift, drift.health_drift
     norm_severity = inputs.state.detector_severity(source, "norm_drift")
     health_severity = inputs.state.detector_severity(source, "health_drift")
     row = Row().put(inputs.glyphs.cursor if selected else " ", "focus")
     inner = source.startswith(_HEAD)
-    name = "  " + source[len(_HEAD) :].replace("alpha_", "alpha_" if wide else "a_") if inner else source
-    row.put(name, "" if inner else "bold", 15 if wide else 11)
-    row.put(format_compact(drift.norm, 6), "", 8 if wide else 7, ">")
-    if wide:
-        row.put(format_compact(drift.norm_ema, 6), "dim", 7, ">")
-    row.put(format_compact(norm, 6), norm_severity or "dim", 7 if wide else 6, ">")
+    row.put("  " + source[len(_HEAD) :] if inner else source, "" if inner else "bold", 15)
+    row.put(format_compact(drift.norm, 6), "", 8, ">").put(format_compact(drift.norm_ema, 6), "dim", 7, ">")
+    row.put(format_compact(norm, 6), norm_severity or "dim", 7, ">")
     row.put(severity_mark(norm_severity), norm_severity or "")
-    if wide:
-        row.put(format_number(drift.health), "", 7, ">")
-        row.put(format_number(drift.health_ema), "dim", 6, ">")
+    row.put(format_number(drift.health), "", 7, ">").put(format_number(drift.health_ema), "dim", 6, ">")
     row.put(format_compact(health, 6), health_severity or "dim", 6, ">")
     row.put(severity_mark(health_severity), health_severity or "")
     severity = _severity(inputs, source)
-    flag = 6 if wide else 0
-    room = width - row.width - 2 - flag
+    room = width - row.width - 8
     if room >= 5:
         curve = inputs.sparkline(f"drift/{source}", room, low=0.0, high=_curve_maximum(inputs))
         row.put(" ").put(curve, severity or "chart").put(" ")
-    if wide:
-        row.put(severity_label(severity) if severity else "", severity or "dim", 5)
+    row.put(severity_label(severity) if severity else "", severity or "dim")
     return row.line(width, selected=selected)
 
 

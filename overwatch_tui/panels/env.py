@@ -33,7 +33,7 @@ from esper_overwatch.overwatch_tui.render.seed_row import (
     seed_row,
 )
 from esper_overwatch.overwatch_tui.render.theme import severity_mark
-from esper_overwatch.protocol.messages.events import EpisodeFinished, LayerStatistics
+from esper_overwatch.protocol.messages.events import EpisodeFinished
 
 from .incident_detail import cause, wrapped
 
@@ -76,7 +76,7 @@ def env_lines(inputs: PanelInputs, env: int, width: int, height: int) -> list[Li
     lines += [*_gates(inputs, env, width), *_reward(inputs, env, width), *_shapley(inputs, env, width)]
     lines += _episode(inputs, env, width)
     lines.append(gradient_line(inputs, env, width))
-    lines += _layers(inputs, env, width)
+    lines += _layers(inputs, width)
     left = height - len(lines)
     events = _entries(inputs, env, max(3, left // 3))
     plot = left - len(events) - 3
@@ -275,39 +275,13 @@ def gradient_line(inputs: PanelInputs, env: int, width: int) -> Line:
     return row.line(width)
 
 
-def _layers(inputs: PanelInputs, env: int, width: int) -> list[Line]:
-    """Gradient norm of each layer, while telemetry is escalated."""
-    layers = inputs.state.layers
-    if layers is None:
+def _layers(inputs: PanelInputs, width: int) -> list[Line]:
+    """Where the layers stand that an escalation has measured."""
+    if inputs.state.layers is None:
         return []
-    row = Row()
-    where = f"round {inputs.state.layers_ctx.round} epoch {inputs.state.layers_ctx.epoch}"
-    row.put(f" layers ({where}; Enter: table) ", "dim")
-    for i, name in enumerate(layers.layer):
-        value = at_or_none(at_or_none(layers.grad_norm, i), env)
-        if value is None:
-            continue
-        text = f" {name} {format_compact(value, 5)}"
-        if row.width + len(text) > width:
-            break
-        row.put(text)
-    return [row.line(width), *_activations(layers, env, width)]
-
-
-def _activations(layers: LayerStatistics, env: int, width: int) -> list[Line]:
-    """Outputs of blocks, slots and head: root mean square, and the percentage that is 0."""
-    row = Row().put(" outputs, rms and % zero ", "dim")
-    begin = row.width
-    for i, name in enumerate(layers.layer):
-        rms = at_or_none(at_or_none(layers.activation_rms, i), env)
-        zero = at_or_none(at_or_none(layers.activation_zero_fraction, i), env)
-        if rms is None or zero is None:
-            continue
-        text = f" {name.removesuffix('.out')} {format_compact(rms, 5)} {100 * zero:.0f}"
-        if row.width + len(text) > width:
-            break
-        row.put(text)
-    return [row.line(width)] if row.width > begin else []
+    at = inputs.state.layers_ctx
+    row = Row().put(" layers ", "dim").put(f"measured in round {at.round}, epoch {at.epoch}  ")
+    return [row.put(":show layers", "key").line(width)]
 
 
 def _curves(inputs: PanelInputs, env: int, width: int, height: int) -> list[Line]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.format import format_compact, format_number
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.lines import Line, Row
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import severity_mark
@@ -18,10 +18,6 @@ from . import env as env_panel
 
 ORDERS = ("position", "norm", "rms", "max", "zero", "nonfinite", "weight", "update")
 _CELL = 7
-_EXPLAINED = (
-    "of weights: their gradient, ZERO% = 0; UPDATE = learning rate x NORM / WEIGHT",
-    "of .out: what a module puts out; behind a ReLU ZERO% is its dead share",
-)
 
 
 class LayerRow(NamedTuple):
@@ -94,11 +90,11 @@ def keys(inputs: PanelInputs) -> Sequence[Hashable]:
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return (0, 0) if inputs.state.layers is None else (6, len(inputs.state.layers.layer) + 3)
+    return (0, 0) if inputs.state.layers is None else (6, len(inputs.state.layers.layer) + 1)
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """A heading, one line a layer, what the columns mean."""
+    """A heading, one line a layer, then the env's charts where there is room."""
     env, rows = inputs.view.env, layer_rows(inputs, inputs.view.env)
     if not rows:
         why = f"env{env:02d} was not measured in that epoch: T escalates telemetry"
@@ -109,13 +105,11 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         heading.put(name, "dim", _CELL, ">")
     lines = [heading.line(width)]
     names = [row.name for row in rows]
-    below = [Row().put(f" {text}", "faint").line(width) for text in _EXPLAINED] if height >= 12 else []
-    scroll = inputs.view.visible_rows("layers", names, height - len(lines) - len(below), top=len(lines))
+    scroll = inputs.view.visible_rows("layers", names, height - len(lines), top=len(lines))
     at = inputs.view.selected_index("layers", names)
     for i, row in enumerate(rows[scroll.rows], scroll.start):
         lines.append(_line(inputs, row, column, width, selected=i == at))
-    lines = fill_with_charts(inputs, lines, width, height - len(below), env_panel.charts(inputs)[2:])
-    return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(below)), *below], scroll)
+    return Drawn(fill_with_charts(inputs, lines, width, height, env_panel.charts(inputs)[2:]), scroll)
 
 
 def _put_judged(row: Row, text: str, severity: str | None) -> None:

@@ -165,20 +165,21 @@ def _severity(inputs: PanelInputs, signal: PolicySignal, value: float | None) ->
 
 
 def _pair(inputs: PanelInputs, signal: PolicySignal, width: int, *, selected: bool) -> Line:
+    row, severity = _judged(inputs, signal, "dim", selected=selected)
+    curve = inputs.sparkline(f"ppo.{signal.field}", max(0, width - row.width - 1))
+    return row.put(curve, severity or "chart").line(width)
+
+
+def _judged(
+    inputs: PanelInputs, signal: PolicySignal, style: str, *, selected: bool
+) -> tuple[Row, str | None]:
+    """(name, value and verdict of a figure, its severity)."""
     value = _value(inputs, signal)
     severity = _severity(inputs, signal, value)
-    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus")
-    row.put(signal.label, "dim", 11).put(_figure(value), "bold", 8, ">").put(" ")
-    row.put(
-        severity_label(severity)
-        if (inputs.state.policy_limits(signal.field) or severity) and value is not None
-        else "",
-        severity or "ok",
-        5,
-    )
-    return row.put(
-        inputs.sparkline(f"ppo.{signal.field}", max(0, width - row.width - 1)), severity or "chart"
-    ).line(width)
+    is_judged = (inputs.state.policy_limits(signal.field) or severity) and value is not None
+    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(signal.label, style, 12)
+    row.put(_figure(value), "bold", 8, ">").put(" ")
+    return row.put(severity_label(severity) if is_judged else "", severity or "ok", 5), severity
 
 
 def _figure(value: float | None) -> str:
@@ -188,15 +189,8 @@ def _figure(value: float | None) -> str:
 
 
 def _full(inputs: PanelInputs, signal: PolicySignal, width: int, *, selected: bool) -> Line:
-    value = _value(inputs, signal)
-    severity = _severity(inputs, signal, value)
-    limits = inputs.state.policy_limits(signal.field)
-    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(signal.label, "bold", 12)
-    row.put(_figure(value), "bold", 8, ">").put(" ")
-    row.put(
-        severity_label(severity) if (limits or severity) and value is not None else "", severity or "ok", 5
-    )
-    row.put("/".join(f"{limit:g}" for limit in limits), "dim", 11)
+    row, severity = _judged(inputs, signal, "bold", selected=selected)
+    row.put("/".join(f"{limit:g}" for limit in inputs.state.policy_limits(signal.field)), "dim", 11)
     room = max(0, min(width - row.width - 1, max(20, width - row.width - 40)))
     row.put(inputs.sparkline(f"ppo.{signal.field}", room), severity or "chart")
     if width - row.width >= 34:

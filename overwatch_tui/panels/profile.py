@@ -51,7 +51,7 @@ def note(inputs: PanelInputs) -> str:
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return (0, 0) if inputs.state.profile is None else (8, len(inputs.state.profile.top) + 6)
+    return (0, 0) if inputs.state.profile is None else (8, len(inputs.state.profile.top) + 7)
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -59,10 +59,10 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     profile = inputs.state.profile
     if profile is None:
         return Drawn([Row().put(" no profile yet: P records one", "dim").line(width)])
-    lines = trace_lines(profile, width)
+    lines = _trace(profile, width)
     if profile.error:
         return Drawn([*lines, Row().put(f" {profile.error}", "critical").line(width)])
-    lines += [EMPTY, *operator_lines(inputs, width, 0)[:1]]
+    lines += [EMPTY, Row().put("  SHARE   SELF ms   CALLS  us/CALL OPERATOR", "dim").line(width)]
     rows, names = operators(inputs), keys(inputs)
     scroll = inputs.view.visible_rows("profile", names, height - len(lines), top=len(lines))
     at = inputs.view.selected_index("profile", names)
@@ -71,15 +71,21 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     return Drawn(fill_with_charts(inputs, lines, width, height), scroll)
 
 
-def trace_lines(profile: ProfilerFinished, width: int) -> list[Line]:
-    """Whole path of the trace, and the programs that open it."""
+def _trace(profile: ProfilerFinished, width: int) -> list[Line]:
+    """Whole path of the trace, the programs that open it, and how well the machine was used."""
     lines = [Row().put(" trace ", "dim").put(format_bytes(profile.bytes), "dim").line(width)]
     lines += _whole(profile.path, "bold", width)
     lines.append(
         Row().put(" open it at https://ui.perfetto.dev, or in chrome://tracing, or", "dim").line(width)
     )
     folder = str(PurePosixPath(profile.path).parent)
-    return [*lines, *_whole(f"tensorboard --logdir {quote(folder)}", "accent", width)]
+    lines += _whole(f"tensorboard --logdir {quote(folder)}", "accent", width)
+    if profile.python_share is not None:
+        used = Row().put(f" gpu {format_number(profile.gpu_utilisation, '.0%')} busy, ")
+        used.put(f"{format_number(profile.kernels, 'd')} kernels, ")
+        used.put(f"allocator {format_number(profile.allocator_seconds, '.3g')} s, ")
+        lines.append(used.put(f"python {profile.python_share:.0%}").line(width))
+    return lines
 
 
 def _whole(text: str, style: str, width: int) -> list[Line]:
@@ -87,12 +93,6 @@ def _whole(text: str, style: str, width: int) -> list[Line]:
     room = max(1, width - 2)
     parts = [text[i : i + room] for i in range(0, len(text), room)]
     return [Row().put("  ").put(part, style).line(width) for part in parts]
-
-
-def operator_lines(inputs: PanelInputs, width: int, count: int) -> list[Line]:
-    """A heading and the first of the operators."""
-    heading = Row().put("  SHARE   SELF ms   CALLS  us/CALL OPERATOR", "dim").line(width)
-    return [heading, *(_line(inputs, row, width, selected=False) for row in operators(inputs)[:count])]
 
 
 def _line(inputs: PanelInputs, found: dict[str, Any], width: int, *, selected: bool) -> Line:

@@ -1,4 +1,4 @@
-"""The machine, the telemetry bus and the last profile."""
+"""The machine, the trainer and the telemetry bus."""
 
 from __future__ import annotations
 
@@ -17,15 +17,8 @@ from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Rende
 from esper_overwatch.overwatch_tui.render.plot import gauge
 from esper_overwatch.protocol.messages.events import RoundFinished, SystemSample
 
-from .profile import operator_lines, trace_lines
-
 _LABEL = 12
-MIN_WHOLE_PROFILE = 12
-"""Lines left that are worth the trace's whole path."""
 MIN_CONFIGURATION = 4
-MIN_WORDY = 60
-"""Columns in which there is room for two words in place of one."""
-MAX_OPERATORS = 5
 MAX_VALUE_LINES = 6
 
 
@@ -35,13 +28,10 @@ def note(inputs: PanelInputs) -> str:
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """Machine, trainer, bus, profile; where there is room the configuration, which Enter shows whole."""
+    """Machine, trainer, bus; where there is room the configuration, which Enter shows whole."""
     is_sampled = inputs.state.system is not None or not inputs.state.is_published
     machine = [*_machine(inputs, width), EMPTY] if is_sampled else []
     lines = [*machine, *_trainer(inputs, width), EMPTY, *_bus(inputs, width)]
-    room = height - len(lines) - 1
-    found = _profile(inputs, width, is_whole=room >= MIN_WHOLE_PROFILE)
-    lines = [*lines, EMPTY, *found[: max(2, room)]] if found else lines
     if height - len(lines) >= MIN_CONFIGURATION:
         lines += [EMPTY, *_configuration(inputs, width, height - len(lines) - 1)]
     return Drawn(fill_with_charts(inputs, lines, width, height, charts(inputs) or None))
@@ -78,17 +68,16 @@ def _machine(inputs: PanelInputs, width: int) -> list[Line]:
         return [_label("machine").put("-- no sample yet", "dim").line(width)]
     bar = max(8, min(24, width // 4))
     room = max(0, min(40, width - _LABEL - bar - 36))
-    own = "this run" if width >= MIN_WORDY else "run"
     busy = system.machine_cpu_percent
     own_share = system.cpu_percent / 100 / max(system.cores, 1)
     cpu = _label("cpu").add(gauge(own_share if busy is None else busy / 100, bar, inputs.glyphs))
-    cpu.put(f" {own} {system.cpu_percent:.0f}%, machine {format_number(busy, '.0f')}%", "", 30)
+    cpu.put(f" this run {system.cpu_percent:.0f}%, machine {format_number(busy, '.0f')}%", "", 30)
     cpu.put(inputs.sparkline("cpu" if busy is None else "cpu.machine", room, low=0.0), "chart")
     share = system.memory_used / system.memory_total if system.memory_total else None
     style = inputs.state.detector_severity("system", "memory") or "accent"
     memory = _label("memory").add(gauge(share, bar, inputs.glyphs, style))
     used = f"{format_bytes(system.memory_used)} of {format_bytes(system.memory_total)}"
-    memory.put(f" {own} {format_bytes(system.rss)}, machine {used}")
+    memory.put(f" this run {format_bytes(system.rss)}, machine {used}")
     cores = system.machine_cores or system.cores
     granted = f", {system.cores} for this run" if system.cores != cores else ""
     rest = _label("load").put(f"{system.load1:.2f} on {cores} cores{granted}")
@@ -136,6 +125,8 @@ def _trainer(inputs: PanelInputs, width: int) -> list[Line]:
     task.put(f"{run.envs} envs of {format_count(run.host_parameters)} parameters")
     trainer = _label("trainer").put(f"{link.trainer or inputs.state.run_state or '--'}, last beat {beat} ago")
     rows = [name, software, task, trainer]
+    if (recorded := inputs.state.profiling) is not None:
+        rows.append(_label("profiler").put(f"recording {recorded.epochs} epochs", "accent"))
     if inputs.state.last_round is not None:
         rows.append(_stalls(inputs.state.last_round))
     return [row.line(width) for row in rows]
@@ -179,31 +170,6 @@ def _bus(inputs: PanelInputs, width: int) -> list[Line]:
         collected = _label("collected").put(f"drift every {state.stride.new} epochs", "warning")
         rows.append(collected.put(f", to keep within {state.stride.budget:.2%} of the time", "dim"))
     return [row.line(width) for row in rows]
-
-
-def _profile(inputs: PanelInputs, width: int, *, is_whole: bool) -> list[Line]:
-    state = inputs.state
-    if state.profiling is not None:
-        return [_label("profiler").put(f"recording {state.profiling.epochs} epochs", "accent").line(width)]
-    profile = state.profile
-    if profile is None:
-        return []
-    if profile.error:
-        return [_label("profiler").put(profile.error, "critical").line(width)]
-    if is_whole:
-        lines = [
-            Row().put(" profile (Enter, Enter: table)", "bold").line(width),
-            *trace_lines(profile, width),
-        ]
-    else:
-        size = f"trace of {profile.epochs} epochs, {format_bytes(profile.bytes)}"
-        lines = [_label("profile").put(size).put("  Enter, Enter: path and table", "dim").line(width)]
-    if profile.python_share is not None:
-        used = _label("").put(f"gpu {format_number(profile.gpu_utilisation, '.0%')} busy, ")
-        used.put(f"{format_number(profile.kernels, 'd')} kernels, ")
-        used.put(f"allocator {format_number(profile.allocator_seconds, '.3g')} s, ")
-        lines.append(used.put(f"python {profile.python_share:.0%}").line(width))
-    return [*lines, *operator_lines(inputs, width, MAX_OPERATORS)] if is_whole else lines
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:

@@ -123,10 +123,6 @@ class Theme:
         """True if it is made for a light background."""
         return self.colour and PALETTES[self.name].backgrounds[0] == "#ffffff"
 
-    def next_name(self) -> str:
-        names = list(PALETTES)
-        return names[(names.index(self.name) + 1) % len(names)]
-
 
 @lru_cache(maxsize=4096)
 def _resolve(names: str, theme: str) -> Style:

@@ -55,7 +55,7 @@ def test_json_says_the_same_in_figures(tmp_path: Path) -> None:
     path = str(journal.write(tmp_path / "events.jsonl"))
     data = json.loads(invoke("--once", "--json", "--replay", path).output)
     assert (data["run"], data["round"], len(data["envs"])) == ("digits-7f3a", 6, 16)
-    assert data["envs"][7]["status"] == "WARN"
+    assert data["envs"][7]["status"] == "warning"
     assert data["envs"][13]["gradient_norm"] is None
     assert data["envs"][7]["norm_drift"] == pytest.approx(1.49)
     worst, *others = [each for each in data["incidents"] if each["active"]]

@@ -64,7 +64,7 @@ async def test_an_incident_is_told_everywhere_until_it_is_over() -> None:
         top, rows = shown(app, "box-strip"), shown(app, "box-envs")
         assert " ok " not in top
         assert "CRIT  exploding gradients: env03" in top
-        assert "03 CRIT" in rows.splitlines()[1], "first, and selected"
+        assert "03 critical" in rows.splitlines()[1], "first, and selected"
         await press(pilot, "n")
         assert app.session.view.env == 3
         assert "exploding gradients" in shown(app, "box-incidents")
@@ -76,7 +76,7 @@ async def test_an_incident_is_told_everywhere_until_it_is_over() -> None:
         app.tick()
         app.paint()
         assert OK in shown(app, "box-strip")
-        assert "CRIT" not in shown(app, "box-envs")
+        assert "critical" not in shown(app, "box-envs")
 
 
 @in_loop

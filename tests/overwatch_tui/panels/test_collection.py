@@ -1,4 +1,4 @@
-"""What the screens say of collection itself: its stride, what modules put out, how a profile went."""
+"""What the screens say of collection itself: its stride, the stalls of a round, how a profile went."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from esper_overwatch.overwatch_tui.panels import env as env_panel
-from esper_overwatch.overwatch_tui.panels import policy, system
+from esper_overwatch.overwatch_tui.panels import policy, profile, system
 from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.protocol.codec.json_lines import decode_line
@@ -46,7 +45,7 @@ def test_stalls_of_a_round_are_shown() -> None:
 @pytest.mark.parametrize("busy", [None, 0.42])
 def test_how_well_a_profile_used_the_machine(busy: float | None) -> None:
     kernels = None if busy is None else 1234
-    profile = ev.ProfilerFinished(
+    told_profile = ev.ProfilerFinished(
         path="/traces/x.pt.trace.json",
         bytes=10,
         epochs=1,
@@ -57,39 +56,7 @@ def test_how_well_a_profile_used_the_machine(busy: float | None) -> None:
         python_share=0.31,
     )
     words = "gpu -- busy, -- kernels" if busy is None else "gpu 42% busy, 1234 kernels"
-    assert any(f"{words}, allocator 0.25 s, python 31%" in line for line in lines(system, profile))
-
-
-def test_activations_stand_below_gradients() -> None:
-    none: list[float | None] = [None] * 16
-    some: list[float | None] = [0.5] * 16
-    layers = ev.LayerStatistics(
-        layer=["block0.conv.weight", "block0.out"],
-        grad_norm=[some, none],
-        grad_rms=[some, none],
-        grad_max=[some, none],
-        zero_fraction=[some, none],
-        nonfinite=[[0] * 16, [None] * 16],
-        weight_norm=[some, none],
-        activation_rms=[none, some],
-        activation_max=[none, some],
-        activation_zero_fraction=[none, some],
-    )
-    shown = [plain(line) for line in env_panel.detail(told(layers), 80, 40).lines]
-    (outputs,) = [line for line in shown if "outputs" in line]
-    assert "block0" in outputs
-    assert " 50" in outputs
-    assert any("block0.conv.weight" in line for line in shown)
-    older = ev.LayerStatistics(
-        layer=["a"],
-        grad_norm=[some],
-        grad_rms=[some],
-        grad_max=[some],
-        zero_fraction=[some],
-        nonfinite=[[0] * 16],
-        weight_norm=[some],
-    )
-    assert not any("outputs" in plain(line) for line in env_panel.detail(told(older), 80, 40).lines)
+    assert any(f"{words}, allocator 0.25 s, python 31%" in line for line in lines(profile, told_profile))
 
 
 def test_each_head_has_its_ratio() -> None:

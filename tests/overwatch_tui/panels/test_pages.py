@@ -124,6 +124,7 @@ async def test_layers_and_profile_are_panels_once_measured() -> None:
         await press(pilot, "4")
         assert "Tab: drift" in shown(app, "box-views")
         app.session.state.layers = measured().layers
+        app.session.state.layers_ctx = measured().layers_ctx
         app.session.state.profile = measured().profile
         await press(pilot, "tab", "tab")
         assert "LAYERS of env" in shown(app)
@@ -138,3 +139,5 @@ async def test_layers_and_profile_are_panels_once_measured() -> None:
         await press(pilot, "j")
         assert "aten::relu_" in shown(app)
         assert "perfetto" in shown(app)
+        await press(pilot, "1", "enter")
+        assert "layers measured in round 1, epoch 24  :show layers" in shown(app)
