@@ -92,6 +92,7 @@ class LineActions(DisplayActions, CommandActions):
 
         def take(text: str | None) -> None:
             if text is not None and text.strip():
+                view.is_new = False
                 if not self.is_web:
                     history.add(text)
                 self._execute(text.strip(), actions, loop, run_id)

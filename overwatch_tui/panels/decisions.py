@@ -64,12 +64,10 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def _line(inputs: PanelInputs, found: dict[str, FieldValue], width: int, *, selected: bool) -> Line:
-    row = (
-        Row()
-        .put(inputs.glyphs.cursor if selected else " ", "focus")
-        .put(f"{found['env']:02d} ".rjust(5), "bold")
+    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus")
+    row.put(f"{found['env']:02d} ".rjust(5), "bold").put(str(found["action"]), "", 13).put(
+        _share(found.get("sure")), "key", 6, ">"
     )
-    row.put(str(found["action"]), "", 13).put(_share(found.get("sure")), "key", 6, ">")
     row.put(_share(found.get("op")), "dim", 5, ">").put(_share(found.get("value"), "+"), "", 7, ">")
     if found.get("else"):
         row.put(f"  {found['else']} ", "dim").put(_share(found["else_share"]), "dim")

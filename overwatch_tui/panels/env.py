@@ -8,6 +8,7 @@ from itertools import combinations
 from esper_overwatch.overwatch_tui.model.anomalies import env_source
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.log_entries import LogEntry
+from esper_overwatch.overwatch_tui.render.chart_page import draw_charts
 from esper_overwatch.overwatch_tui.render.env_rows import EnvRow, env_row, num_copies, slot_cells
 from esper_overwatch.overwatch_tui.render.event_text import event_text
 from esper_overwatch.overwatch_tui.render.format import (
@@ -21,10 +22,9 @@ from esper_overwatch.overwatch_tui.render.format import (
     sorted_terms,
 )
 from esper_overwatch.overwatch_tui.render.gate_words import gate_verdict
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside, width_of
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, width_of
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from esper_overwatch.overwatch_tui.render.plot import Series
 from esper_overwatch.overwatch_tui.render.seed_row import (
     MIN_BAR_WIDTH,
     contribution_style,
@@ -81,7 +81,7 @@ def env_lines(inputs: PanelInputs, env: int, width: int, height: int) -> list[Li
     events = _entries(inputs, env, max(3, left // 3))
     plot = left - len(events) - 3
     if plot >= 4:
-        lines += [EMPTY, *_curves(inputs, env, width, plot)]
+        lines += [EMPTY, *draw_charts(inputs, [f"accuracy/{env}", f"return/{env}"], width, plot)]
     lines += [EMPTY, Row().put(" what happened", "dim").line(width)]
     return [*lines, *(_entry_line(entry, width) for entry in events)]
 
@@ -175,12 +175,8 @@ def _reward(inputs: PanelInputs, env: int, width: int) -> list[Line]:
     epoch = inputs.state.epoch
     if epoch is None or not epoch.reward_components:
         return []
-    row = (
-        Row()
-        .put(" reward ", "dim")
-        .put(format_number(at_or_none(epoch.reward, env), "+.3f"), "bold")
-        .put(" =", "dim")
-    )
+    row = Row().put(" reward ", "dim").put(format_number(at_or_none(epoch.reward, env), "+.3f"), "bold")
+    row.put(" =", "dim")
     terms = {name: at_or_none(column, env) for name, column in epoch.reward_components.items()}
     for name, value in sorted_terms(terms):
         row.put(f"  {name} ", "dim").put(format_number(value, "+.3f"))
@@ -253,11 +249,8 @@ def gradient_line(inputs: PanelInputs, env: int, width: int) -> Line:
     epoch = state.epoch
     health = at_or_none(epoch.host_health, env) if epoch else None
     drift = state.drift_of(source)
-    row = (
-        Row()
-        .put(" host grad ", "dim")
-        .put(format_compact(at_or_none(epoch.host_grad_norm, env) if epoch else None, 6))
-    )
+    norm = at_or_none(epoch.host_grad_norm, env) if epoch else None
+    row = Row().put(" host grad ", "dim").put(format_compact(norm, 6))
     _put_judged(row, " health ", format_number(health), state.detector_severity(source, "gradient_health"))
     _put_judged(row, " drift ", format_compact(drift, 5), state.detector_severity(source, "norm_drift"))
     if epoch is not None and epoch.loss_scale:
@@ -284,20 +277,6 @@ def _layers(inputs: PanelInputs, width: int) -> list[Line]:
     return [row.put(":show layers", "key").line(width)]
 
 
-def _curves(inputs: PanelInputs, env: int, width: int, height: int) -> list[Line]:
-    half = (width - 2) // 2
-    accuracy = inputs.chart(
-        [Series("acc", inputs.course(f"accuracy/{env}"), "chart", 100.0)], half, height - 1, form="{:.1f}"
-    )
-    total = inputs.chart(
-        [Series("return", inputs.course(f"return/{env}"), "chart2")], half, height - 1, form="{:+.2f}"
-    )
-    head = (
-        Row().put(f" accuracy %, {inputs.axis.name}", "dim").to(half + 2).put(" return of the episode", "dim")
-    )
-    return [head.line(width), *beside((accuracy, total), half + 2, width)]
-
-
 def _entries(inputs: PanelInputs, env: int, count: int) -> list[LogEntry]:
     """The newest log entries about this env, newest first."""
     source = env_source(env)
@@ -312,12 +291,8 @@ def _entries(inputs: PanelInputs, env: int, count: int) -> list[LogEntry]:
 
 def _entry_line(entry: LogEntry, width: int) -> Line:
     where = entry.source.partition(" ")[2] or entry.source.partition(".")[2]
-    row = (
-        Row()
-        .put(f" r{entry.round} e{entry.epoch:02d} ", "dim")
-        .put(format_clock(entry.ts), "faint")
-        .put(f" {where + severity_mark(entry.severity).strip():<5}")
-    )
+    row = Row().put(f" r{entry.round} e{entry.epoch:02d} ", "dim").put(format_clock(entry.ts), "faint")
+    row.put(f" {where + severity_mark(entry.severity).strip():<5}")
     return row.put(event_text(entry.data), entry.severity or "dim").line(width)
 
 

@@ -157,11 +157,8 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     selected = inputs.view.selected.get("log")
     entry = next((e for e in entries if _key(e) == selected), entries[-1])
     lines = [entry_line(inputs, entry, width, selected=False), EMPTY]
-    lines.append(
-        Row()
-        .put(f"   stream {entry.stream}  seq {entry.seq}  round {entry.round}  epoch {entry.epoch}", "dim")
-        .line(width)
-    )
+    where = f"   stream {entry.stream}  seq {entry.seq}  round {entry.round}  epoch {entry.epoch}"
+    lines.append(Row().put(where, "dim").line(width))
     found = {} if isinstance(entry.data, str) else msgspec.to_builtins(entry.data)
     name_width = max((len(name) for name in found), default=0) + 2
     for name, value in found.items():

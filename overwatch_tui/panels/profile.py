@@ -75,9 +75,8 @@ def _trace(profile: ProfilerFinished, width: int) -> list[Line]:
     """Whole path of the trace, the programs that open it, and how well the machine was used."""
     lines = [Row().put(" trace ", "dim").put(format_bytes(profile.bytes), "dim").line(width)]
     lines += _whole(profile.path, "bold", width)
-    lines.append(
-        Row().put(" open it at https://ui.perfetto.dev, or in chrome://tracing, or", "dim").line(width)
-    )
+    opens = " open it at https://ui.perfetto.dev, or in chrome://tracing, or"
+    lines.append(Row().put(opens, "dim").line(width))
     folder = str(PurePosixPath(profile.path).parent)
     lines += _whole(f"tensorboard --logdir {quote(folder)}", "accent", width)
     if profile.python_share is not None:

@@ -257,13 +257,8 @@ def status_line(inputs: PanelInputs, width: int, *, has_log: bool) -> Line:
 
 def command_words(inputs: PanelInputs, command: TrackedCommand) -> Line:
     """`cmd #3 escalate DEBUG 5 → ACK 38ms (3 ep left)`"""
-    row = (
-        Row()
-        .put(f"cmd #{command.number} ", "dim")
-        .put(command.title, "bold")
-        .put(f" {inputs.glyphs.arrow} ", "dim")
-    )
-    row.put(command.state, STATE_STYLES.get(command.state, "accent"))
+    row = Row().put(f"cmd #{command.number} ", "dim").put(command.title, "bold")
+    row.put(f" {inputs.glyphs.arrow} ", "dim").put(command.state, STATE_STYLES.get(command.state, "accent"))
     if command.rtt is not None:
         row.put(f" {command.rtt * 1000:.0f}ms", "dim")
     left = inputs.state.escalation_left(command.id)

@@ -161,9 +161,8 @@ def run_list_lines(inputs: RunListInputs, width: int, height: int) -> list[Line]
 
 def _head(inputs: RunListInputs, width: int) -> Line:
     runs = inputs.runs
-    row = (
-        Row("bar").put(" ").put("esper" if width < 120 else "esper overwatch", "title").put("  RUNS", "bold")
-    )
+    name = "esper" if width < 120 else "esper overwatch"
+    row = Row("bar").put(f" {name}", "title").put("  RUNS", "bold")
     num_live = len(runs.live)
     num_bad = sum(run.state in BAD_STATES for _, run in runs.entries)
     row.put(f"  {num_live} live", "ok" if num_live else "dim")
@@ -332,12 +331,10 @@ def _detail(inputs: RunListInputs, width: int, *, hidden: int) -> list[Line]:
     lines.append(_about(inputs, machine, run).line(width))
     lines.append(_course_words(run).line(width))
     opens = "follows it" if run.live else "opens its recording"
-    then = (
-        Row().put(" Enter ", "key").put(opens, "dim").put(f"  {inputs.glyphs.arrow} " if not run.live else "")
-    )
+    then = Row().put(" Enter ", "key").put(opens, "dim")
     commands = [] if run.live else run.next_commands
     if commands:
-        then.put(commands[0], "accent")
+        then.put(f"  {inputs.glyphs.arrow} ").put(commands[0], "accent")
     lines.append(then.line(width))
     others = Row().put("        ").put("or ", "dim") if commands[1:] else Row()
     on_host = f"  (on {machine.host})" if machine.host and commands else ""
