@@ -32,7 +32,7 @@ class DisplayActions(ExportActions):
         if self.session.view.charts.names:
             self.action_export("svg", "csv")
             return
-        view, orders = self.session.view, self._orders
+        view, orders = self.session.view, self.panels[self._panel()].renderer.orders
         if orders:
             name = orders[view.cycle_order(self._panel(), len(orders))]
             turned = view.order(self._panel())[1]
@@ -40,19 +40,6 @@ class DisplayActions(ExportActions):
             view.cycle_sort()
             name, turned = f"envs by {view.sort}", view.is_reversed
         self.say(f"{name}{', turned round' if turned else ''}")
-
-    def action_reverse(self) -> None:
-        view, panel = self.session.view, self._panel()
-        if self._orders:
-            column, turned = view.order(panel)
-            view.orders[panel] = column, not turned
-        else:
-            view.is_reversed = not view.is_reversed
-        self.paint()
-
-    @property
-    def _orders(self) -> tuple[str, ...]:
-        return self.panels[self._panel()].renderer.orders
 
     def action_log_filter(self) -> None:
         self.session.view.cycle_log_filter()

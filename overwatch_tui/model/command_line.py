@@ -142,45 +142,40 @@ def parse_line(line: str, loop_commands: Collection[OfferedCommand] = ()) -> Par
 
 def _offered_params(command: OfferedCommand, words: Sequence[str]) -> dict[str, Any]:
     """The parameters of a loop's command by their types."""
-    names = [one.name for one in command.parameters]
-    typed: dict[str, str] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
-        if not (equals and key in names):
-            left = [name for name in names if name not in typed]
-            if not left:
-                raise CommandLineError(f"{command.name} takes {_count(len(names))}; {word} is one too many")
-            key, text = left[0], word
-        typed[key] = text
     try:
-        return command.params(typed)
+        return command.params(_assigned(command.name, words, [one.name for one in command.parameters]))
     except ValueError as error:
         raise CommandLineError(str(error)) from None
 
 
 def _params(name: str, words: Sequence[str], parameters: list[Parameter]) -> dict[str, Any]:
     by_name = {p.name: p for p in parameters}
-    params: dict[str, Any] = {}
+    return {key: _value(text, by_name[key]) for key, text in _assigned(name, words, [*by_name]).items()}
+
+
+def _assigned(command: str, words: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Texts by parameter: those that say whose they are, the others in the order of the parameters."""
+    texts: dict[str, str] = {}
     for word in words:
         key, equals, text = word.partition("=")
-        if not equals or key not in by_name:
-            left = [p for p in parameters if p.name not in params]
+        if not (equals and key in names):
+            left = [name for name in names if name not in texts]
             if not left:
-                raise CommandLineError(f"{name} takes {_count(len(parameters))}; {word} is one too many")
-            key, text = left[0].name, word
-        params[key] = _value(text, by_name.get(key))
-    return params
+                raise CommandLineError(f"{command} takes {_count(len(names))}; {word} is one too many")
+            key, text = left[0], word
+        texts[key] = text
+    return texts
 
 
 def _count(number: int) -> str:
     return {0: "no value", 1: "1 value"}.get(number, f"{number} values")
 
 
-def _value(text: str, parameter: Parameter | None) -> Any:
+def _value(text: str, parameter: Parameter) -> Any:
     """Text where the type says so, a list where it has several, else JSON, else text."""
-    if parameter is not None and typing.get_origin(parameter.kind) is tuple:
+    if typing.get_origin(parameter.kind) is tuple:
         return text.split(",")
-    if parameter is not None and parameter.is_text:
+    if parameter.is_text:
         match = [word for word in parameter.words if word.lower() == text.lower()]
         return match[0] if match else text
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
 from typing import NamedTuple
@@ -195,13 +196,10 @@ def stage_text(stage: str, *, words: bool) -> str:
 
 def stage_counts(state: State) -> dict[str, int]:
     """Number of slots in each stage but DORMANT, the most frequent first."""
-    counts: dict[str, int] = {}
-    for row in state.epoch.stage if state.epoch else []:
-        for code in row:
-            name = state.stage_name(code)
-            counts[name] = counts.get(name, 0) + 1
-    counts.pop("DORMANT", None)
-    return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
+    rows = state.epoch.stage if state.epoch else []
+    counts = Counter(state.stage_name(code) for row in rows for code in row)
+    del counts["DORMANT"]
+    return dict(counts.most_common())
 
 
 def finite_mean(values: Sequence[float | None]) -> float | None:

@@ -373,4 +373,4 @@ async def test_codes_are_explained_until_the_palette_was_used() -> None:
         app = app_of()
         async with app.run_test(size=SIZE) as pilot:
             assert (legend in text_of(app, "status")) == is_shown
-            await pilot.press("colon", *"reverse", "enter")
+            await pilot.press("colon", *"smooth", "enter")
