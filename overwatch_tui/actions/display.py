@@ -29,7 +29,7 @@ class DisplayActions(ExportActions):
 
     def action_sort(self) -> None:
         """Turn the order of the panel's rows round, then sort by the next column; save charts."""
-        if self.session.view.charts.names:
+        if self.session.view.charts.names or self._panel() in ("pins", "charts"):
             self.action_export("svg", "csv")
             return
         view, orders = self.session.view, self.panels[self._panel()].renderer.orders

@@ -66,6 +66,17 @@ async def test_chart_is_written_as_its_measured_points(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_s_saves_where_charts_are_all_there_is(tmp_path: Path) -> None:
+    with within(tmp_path):
+        app = app_of(session(published_events()))
+        async with app.run_test(size=SMALL) as pilot:
+            await press(pilot, "3", "s")
+            assert app.session.view.message.endswith(".svg and .csv")
+    (written,) = tmp_path.glob("*.csv")
+    assert {row["curve"] for row in csv.DictReader(written.read_text().splitlines())} >= {"loss", "accuracy"}
+
+
+@in_loop
 async def test_text_and_svg_show_all_rows(tmp_path: Path) -> None:
     for form, folder in (("txt", tmp_path / "t"), ("svg", tmp_path / "s")):
         folder.mkdir()
