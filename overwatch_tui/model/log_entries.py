@@ -94,8 +94,6 @@ def has_log_entry(data: Any) -> bool:
         return data.to_stage not in _AUTOMATIC_STAGES
     if isinstance(data, ev.Incident):
         return data.change != "changed"
-    if isinstance(data, ev.Alert):
-        return data.change != "sent"
     return type(data) in ORIGINS
 
 
@@ -134,7 +132,7 @@ def _severity(data: Any) -> str | None:
         case ev.Incident():
             return data.severity if data.active else None
         case ev.Alert():
-            return data.level if data.change == "raised" else "warning"
+            return data.level if data.change == "raised" else None if data.change == "sent" else "warning"
         case ev.PPOUpdate():
             return "warning" if data.skipped_nonfinite else None
         case ev.LogLine():

@@ -70,7 +70,8 @@ def _alert_text(alert: ev.Alert) -> str:
     if alert.change == "raised":
         return f"{who}{alert.title}" + (f": {alert.text}" if alert.text else "")
     if alert.change == "sent":
-        return ""
+        tried = f" at attempt {alert.attempts}" if alert.attempts > 1 else ""
+        return f"{who}{alert.action} has told it{tried}"
     what = "is tried again" if alert.change == "failing" else "failed"
     return f"{who}{alert.action} {what}: {alert.error}"
 

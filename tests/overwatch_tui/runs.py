@@ -52,7 +52,14 @@ def make_run(
         folder.events.write_bytes(b"".join(line + b"\n" for line in run.lines))
 
 
-def listed(name: str, state: str = "TRAINING", *, kind: str = "training", **more: object) -> ListedRun:
+def listed(
+    name: str,
+    state: str = "TRAINING",
+    *,
+    kind: str = "training",
+    tags: Sequence[str] = (),
+    **more: object,
+) -> ListedRun:
     """A row of the list, begun an hour ago."""
     now = time.time_ns() // 1000
     figures: dict[str, object] = {"ts": now, "round": 3, "rounds": 10, "values": (1.0, 2.0, 4.0), **more}
@@ -62,6 +69,7 @@ def listed(name: str, state: str = "TRAINING", *, kind: str = "training", **more
         live=state in ("TRAINING", "PAUSED", "STARTING"),
         kind=kind,
         state=state,
+        tags=tags,
         created=now - 3_600_000_000,
         overview=RunOverview(**figures),  # type: ignore[arg-type]
     )

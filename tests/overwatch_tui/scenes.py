@@ -59,6 +59,19 @@ def _paused() -> State:
     return folded(decode_line(line) for line in run.lines)
 
 
+@cache
+def _alerted() -> State:
+    """A run whose incident a rule has told of, at the second attempt."""
+    run = journal.Run(rounds=1)
+    run.make()
+    alert = partial(ev.Alert, id="a1", rule="slow learner", level="warning", title="accuracy does not rise")
+    run.emit(alert(change="raised", text="env02 since 20 epochs", when="incident.severity >= warning"))
+    refused = "the server said 503"
+    run.emit(alert(change="failing", action="webhook", attempts=1, error=refused))
+    run.emit(alert(change="sent", action="webhook", attempts=2))
+    return folded(decode_line(line) for line in run.lines)
+
+
 def measured() -> State:
     """A run whose layers were measured and that has been profiled."""
     run = journal.Run(rounds=1)
@@ -235,7 +248,15 @@ def _two_machines(**second: Any) -> list[FakeMachine]:
         listed("beta", "DIED", critical=2, warning=1, rate=0.0),
     ]
     there = [
-        listed("cartpole", kind="published", signal="loss", step=1500, values=(2.0, 1.0, 0.5), rate=-1234.5),
+        listed(
+            "cartpole",
+            kind="published",
+            tags=["ppo", "baseline"],
+            signal="loss",
+            step=1500,
+            values=(2.0, 1.0, 0.5),
+            rate=-1234.5,
+        ),
         listed("gamma", "FAILED", error="ValueError: boom", exit_code=11),
     ]
     return [FakeMachine(here), FakeMachine(there, host="me@gpu-box", **second)]
@@ -299,6 +320,7 @@ FRAMES: dict[str, Callable[[], PanelInputs]] = {
     "pinned": _pinned,
     "layers": lambda: _measured("layers"),
     "profile": lambda: _measured("profile"),
+    "alert-sent": lambda: panel_inputs(_alerted(), _view("log")),
     "by-drift": lambda: panel_inputs(state(), ViewState(sort="drift")),
 }
 

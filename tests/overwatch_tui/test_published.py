@@ -116,19 +116,19 @@ def test_text_of_several_lines_is_one_line() -> None:
     assert event_text(ev.LoggedText(step=3, name="note", text="two\n  lines\n")) == "note: two lines (step 3)"
 
 
-def test_alert_has_a_line_unless_it_was_sent() -> None:
+def test_alert_has_a_line_for_all_that_becomes_of_it() -> None:
     lines = {}
     for change in ("raised", "failing", "failed", "sent"):
         alert = ev.Alert(id="1", rule="diverged", change=change, level="critical", title="loss is nan")  # type: ignore[arg-type]
         if change != "raised":
-            alert.action, alert.error = "webhook", "no answer within 10 s"
-        assert has_log_entry(alert) == bool(event_text(alert))
+            alert.action, alert.error, alert.attempts = "webhook", "no answer within 10 s", 2
+        assert has_log_entry(alert)
         lines[change] = event_text(alert)
     assert lines == {
         "raised": "diverged: loss is nan",
         "failing": "diverged: webhook is tried again: no answer within 10 s",
         "failed": "diverged: webhook failed: no answer within 10 s",
-        "sent": "",
+        "sent": "diverged: webhook has told it at attempt 2",
     }
 
 
