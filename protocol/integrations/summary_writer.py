@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -64,7 +64,7 @@ class SummaryWriter:
         double_precision: bool = False,
     ) -> None:
         """Log a number; without a step at the newest one."""
-        self._log({tag: scalar_value}, global_step)
+        self._log(tag, scalar_value, global_step)
 
     def add_scalars(
         self,
@@ -74,7 +74,7 @@ class SummaryWriter:
         walltime: float | None = None,
     ) -> None:
         """Log numbers of a group."""
-        self._log({main_tag: tag_scalar_dict}, global_step)
+        self._log(main_tag, tag_scalar_dict, global_step)
 
     def add_histogram(
         self,
@@ -86,13 +86,13 @@ class SummaryWriter:
         max_bins: int | None = None,
     ) -> None:
         """Log an array as a histogram."""
-        self._log({tag: values}, global_step)
+        self._log(tag, values, global_step)
 
     def add_text(
         self, tag: str, text_string: str, global_step: int | None = None, walltime: float | None = None
     ) -> None:
         """Log a text."""
-        self._log({tag: str(text_string)}, global_step)
+        self._log(tag, str(text_string), global_step)
 
     def add_image(
         self,
@@ -103,7 +103,7 @@ class SummaryWriter:
         dataformats: str = "CHW",
     ) -> None:
         """Log an array as an image: floats from 0 to 1, or integers from 0 to 255."""
-        self._log({tag: ArrayPicture(img_tensor, dataformats)}, global_step)
+        self._log(tag, ArrayPicture(img_tensor, dataformats), global_step)
 
     def add_hparams(
         self,
@@ -115,7 +115,9 @@ class SummaryWriter:
     ) -> None:
         """Log hyperparameters as a text of JSON, and metrics as numbers."""
         text = msgspec.json.encode(to_json_tree(hparam_dict)).decode()
-        self._log({"hparams": text, **metric_dict}, global_step)
+        self._log("hparams", text, global_step)
+        for name, value in metric_dict.items():
+            self._log(name, value, global_step)
 
     def flush(self) -> None:
         """Wait until the journal has what was logged."""
@@ -145,5 +147,6 @@ class SummaryWriter:
 
         return leave_out
 
-    def _log(self, values: Mapping[str, Any], step: Any) -> None:
-        self.run.log(values, step=max(0, self.run.step) if step is None else step)
+    def _log(self, tag: Any, value: Any, step: Any) -> None:
+        name: Any = tag if isinstance(tag, Hashable) else repr(tag)
+        self.run.log({name: value}, step=max(0, self.run.step) if step is None else step)

@@ -17,6 +17,7 @@ from esper_overwatch.protocol.messages.vocabulary import Severity
 from esper_overwatch.protocol.publishing.description import describe
 from esper_overwatch.protocol.publishing.pictures import ArrayPicture
 from esper_overwatch.protocol.publishing.run import PublishedRun, publish
+from esper_overwatch.protocol.publishing.values import fit_step
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ class CompatibleRun:
     ) -> None:
         """Log values at a step; None = the newest, which ends with it unless `commit` is False."""
         if step is not None:
-            self.step = step
+            self.step = fit_step(step, self.step, lambda name, why: logger.warning("%s: %s", name, why))
         if self._run is not None:
             self._run.log(self._publishable(data), step=self.step)
         if commit or (commit is None and step is None):
