@@ -28,6 +28,10 @@ MOMENT = ("colon", *"go_to r6e14", "enter")
 PICTURES: dict[str, tuple[str, ...]] = {
     "main": ("1",),
     "env": ("1", "enter"),
+    "problems": ("2",),
+    "policy": ("3",),
+    "seeds": ("4",),
+    "machine": ("5",),
 }
 """Name -> keys after the start."""
 
