@@ -13,6 +13,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -331,9 +332,18 @@ def _lock_folder(path: Path) -> Lock:
 
 
 def was_trained(name: str, home: StrPath | None = None) -> bool:
-    """True if there is a run of exactly this name that has events."""
+    """True if there is a run of exactly this name that has events.
+
+    A journal is opened before the hosts are built, and the configuration is written after that: of a start
+    that was killed between, the journal is empty, and there is nothing to go on with.
+    """
     events = esper_home(home) / RUNS_FOLDER / name / EVENTS_FILE
-    return is_valid_name(name) and (events.exists() or bool(SegmentFolder(events).numbers()))
+    if not is_valid_name(name):
+        return False
+    with suppress(OSError):
+        if events.stat().st_size:
+            return True
+    return bool(SegmentFolder(events).numbers())
 
 
 def list_runs(home: StrPath | None = None) -> list[RunInfo]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from esper_overwatch.protocol.runs import RunFolder
+
 from .conftest import House, stop_in_mid_episode
 from .courses import assert_same, course
 
@@ -55,6 +57,15 @@ def test_unattended_resume_passes_over_a_damaged_checkpoint(house: House) -> Non
 
 
 @pytest.mark.slow
+def test_start_killed_before_its_configuration_is_begun_again(house: House) -> None:
+    with RunFolder.claim("cut", home=house.home) as folder:
+        folder.events.touch()  # as the journal is opened, before the hosts are built
+    assert house.daemon("start", "cut", "--or-resume", "--rounds", "1").returncode == 0
+    assert [e["ctx"]["round"] for e in house.journal("cut", "round.finished")] == [1]
+    assert house.daemon("start", "cut", "--rounds", "1").returncode == 8, "it has been trained now"
+
+
+@pytest.mark.slow
 def test_resumed_run_tells_its_active_anomalies_again(house: House) -> None:
     sick = ("--set", "anomalies.gradient_exploding=1e-9,1e-9")
     assert house.spawn("r", "--rounds", "1", *sick).wait(300) == 0
@@ -74,13 +85,13 @@ def test_refused_resume_leaves_the_configuration_alone(house: House) -> None:
     assert house.spawn("r", "--rounds", "1", "--set", "episode_epochs=3").wait(300) == 0
     files = [house.run_folder("r") / name for name in ("config.json", "config.sources.json")]
     before = [file.read_bytes() for file in files]
-    for words in (
-        ("--seed", "5"),
-        ("--checkpoint", "nosuch", "--set", "telemetry.level=DEBUG"),
-        ("--set", "metrics.listen=192.0.2.1:5555", "--set", "metrics.allow_unauthenticated=true"),
+    for words, code in (
+        (("--seed", "5"), 10),
+        (("--checkpoint", "nosuch", "--set", "telemetry.level=DEBUG"), 10),
+        (("--set", "metrics.listen=192.0.2.1:5555", "--set", "metrics.allow_unauthenticated=true"), 9),
     ):
         refused = house.daemon("start", "--resume", "r", "--rounds", "2", *words)
-        assert refused.returncode == 10, refused.stderr
+        assert refused.returncode == code, refused.stderr
         assert [file.read_bytes() for file in files] == before, words
     resumed = house.daemon("start", "r", "--or-resume", "--rounds", "2")
     assert resumed.returncode == 0, resumed.stderr
