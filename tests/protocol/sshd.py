@@ -121,11 +121,14 @@ class Machine:
         """Pull the plug: the server and every connection it serves."""
         if self._sshd is None:
             return
+        import psutil
+
         served = self._served()
         self._sshd.kill()
         self._sshd.wait()
         for process in served:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         self._sshd = None
 
     def remove(self) -> None:

@@ -144,7 +144,8 @@ def test_theme_follows_what_the_terminal_says(environ: dict[str, str], name: str
 
 
 SAID = re.compile(
-    r"[!?]|critical|warning|CRIT|WARN|rollback|stalled|LOST|STALE|SEARCHING|STARTING|PAUSED|ENDED|DIED|FAILED|FROZEN"
+    r"[!?]|^ [CWSR]+[▁-█]"  # cells of envs
+    r"|critical|warning|CRIT|WARN|rollback|stalled|LOST|STALE|SEARCHING|STARTING|PAUSED|ENDED|DIED|FAILED|FROZEN"
     r"|DEBUG|flagged|not finite|gap \d|bad \d|lost \d|Problems\(\d|not answering|gaps|refused"
 )
 """Words and marks of all that is shown in the colour of a warning or an alarm."""
