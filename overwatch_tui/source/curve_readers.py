@@ -109,7 +109,7 @@ class FetchedCurves:
         self._command: RemoteCommand | None = None
         self._lines = deque[bytes]()
         self._is_new = True
-        """True until the first event of a connection, which begins the curves anew."""
+        """True until the first event of a connection, whose curves replace the earlier ones."""
         self._again_at = 0.0
         self.is_over = False
 

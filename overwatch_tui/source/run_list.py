@@ -34,7 +34,7 @@ LOCAL_SECONDS = 2.0
 SILENT_SECONDS = 2.5
 """After so long without a word, which `list --follow` sends each second, a machine does not answer."""
 GIVE_UP_SECONDS = 20.0
-"""After so long without a word it is connected anew: a shared connection (`ControlMaster`) may hang on."""
+"""After so long without a word a new connection is made: a shared one (`ControlMaster`) may hang on."""
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0)
 """Time to the next connection after the first, second, ... that failed or broke."""
 PATIENCE_SECONDS = 90.0

@@ -2,7 +2,7 @@
 
 The tree of `validation`, with as many rows at each slot as the budget of contributions allows at most; a row
 that an epoch does not need is the first host once more. Each blueprint runs on a capacity of rows, see
-`slot_plan`. What varies with the epoch is one row of numbers, copied to the device at once.
+`masked_plan`. What varies with the epoch is one row of numbers, copied to the device at once.
 """
 
 from __future__ import annotations
