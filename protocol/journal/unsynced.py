@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 
 MAX_KEPT_BYTES = 16 * 1024 * 1024
 """What a disk is behind with beyond that is not kept, and counts as lost where its sync fails."""
@@ -20,33 +21,42 @@ class UnsyncedTail:
     """
 
     def __init__(self, size: int) -> None:
-        self._begin = self._asked = size
-        self._kept = bytearray()
+        self._begin = self._asked = self._end = size
+        self._kept: deque[memoryview] = deque()
+        """From `_begin` to `_end`: views of batches, since a copy costs as much as a write."""
         self._lines = 0
         """Lines that were not kept."""
 
     def append(self, data: memoryview) -> None:
-        """Note what was written at the file's end."""
-        self._kept += data
-        if len(self._kept) > MAX_KEPT_BYTES:
-            self._begin += len(self._kept)
-            self._lines += self._kept.count(b"\n")
+        """Note what was written at the file's end; nobody changes it from now on."""
+        self._kept.append(data)
+        self._end += len(data)
+        if self._end - self._begin > MAX_KEPT_BYTES:
+            self._lines += sum(bytes(piece).count(b"\n") for piece in self._kept)
+            self._begin = self._end
             self._kept.clear()
 
     def cut(self, size: int) -> None:
         """Note that the file was cut to that size."""
-        del self._kept[max(0, size - self._begin) :]
-        self._begin = min(self._begin, size)
+        while self._kept and self._end > size:
+            piece = self._kept.pop()
+            self._end -= len(piece)
+            if self._end < size:
+                self.append(piece[: size - self._end])
+        self._begin, self._end = min(self._begin, size), min(self._end, size)
 
     def ask(self) -> None:
         """Note that a sync has begun, of all that there is."""
-        self._asked = self._begin + len(self._kept)
+        self._asked = self._end
 
     def confirm(self) -> None:
         """Note that this sync went well."""
-        count = max(0, self._asked - self._begin)
-        del self._kept[:count]
-        self._begin += count
+        while self._kept and self._begin < self._asked:
+            piece = self._kept.popleft()
+            synced = min(len(piece), self._asked - self._begin)
+            if synced < len(piece):
+                self._kept.appendleft(piece[synced:])
+            self._begin += synced
         self._lines = 0
 
     def write_again(self, fd: int) -> int:
@@ -63,9 +73,12 @@ class UnsyncedTail:
         """
         again = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
         try:
-            done = 0
-            while done < len(self._kept):
-                done += os.pwrite(again, memoryview(self._kept)[done:], self._begin + done)
+            at = self._begin
+            for piece in self._kept:
+                done = 0
+                while done < len(piece):
+                    done += os.pwrite(again, piece[done:], at + done)
+                at += done
         finally:
             os.close(again)
         lost, self._lines = self._lines, 0

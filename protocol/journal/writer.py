@@ -400,7 +400,7 @@ class Journal:
         self._write_again()
         before = self.bytes
         try:
-            self._write_bytes(self._waiting)
+            self._write_bytes(bytes(self._waiting))
         finally:
             del self._waiting[: self.bytes - before]
         self._is_sync_asked = self._is_sync_asked or self._is_unsynced
@@ -412,19 +412,21 @@ class Journal:
             self.error = None
 
     def _write_bytes(self, data: bytes | bytearray) -> int:
-        """Write and return how many bytes the disk took; if not all, it said why."""
-        taken = 0
-        with memoryview(data) as view:
-            try:
-                while taken < len(view):
-                    with view[taken:] as rest:
-                        written = os.write(self._fd, rest)
-                        taken += written
-                        self.bytes += written
-                        self._is_dirty = True
-                        self._unsynced.append(rest[:written])
-            except OSError as error:
-                self._note_failure(error)
+        """Write what nobody changes any more, and return how many bytes the disk took.
+
+        If not all, it said why.
+        """
+        taken, view = 0, memoryview(data)
+        try:
+            while taken < len(view):
+                rest = view[taken:]
+                written = os.write(self._fd, rest)
+                taken += written
+                self.bytes += written
+                self._is_dirty = True
+                self._unsynced.append(rest[:written])
+        except OSError as error:
+            self._note_failure(error)
         return taken
 
     def _note_failure(self, error: OSError) -> None:

@@ -199,7 +199,7 @@ class LocalSockets:
 def _count_open_files(limit: int) -> int:
     """Open descriptors of this process; the limit where no folder can be opened, 0 without /proc."""
     try:
-        return len(os.listdir("/proc/self/fd"))
+        return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))  # Linux before 6.2 says 0
     except FileNotFoundError:
         return 0
     except OSError:

@@ -197,11 +197,14 @@ class Publisher:
         self._journal_ill_since = 0
         self._journal_lost = 0
 
-    def tick(self) -> bool:
-        """Drain, number, encode, write, publish; True where more waits than one tick takes.
+    def tick(self) -> int:
+        """Drain, number, encode, write, publish.
 
         Where a step fails, the next tick goes on with it: nothing is drained before what was drained earlier
         has been written. What cannot be sent is not sent again; readers repair it.
+
+        Returns:
+            Events that wait, in the stream that has most of them.
         """
         begun = 0
         if not self._drained and not self._unwritten:
@@ -225,7 +228,7 @@ class Publisher:
             self._publish(batches)
         self._report_journal_state()
         self._report_removed()
-        return any(self._emitter.waiting.values())
+        return max(self._emitter.waiting.values())
 
     def now(self, *, synced: bool) -> int:
         """This moment, for `has`; any thread may ask.

@@ -49,7 +49,7 @@ from .faults import Faults
 from .immediate_commands import ImmediateCommands
 from .local_sockets import LocalSockets
 from .mailbox import Command, Mailbox
-from .publisher import Observer, Publisher
+from .publisher import MAX_TICK_EVENTS, Observer, Publisher
 from .queries import Queries
 from .reply_sender import ReplySender
 from .request_handler import RequestHandler
@@ -339,8 +339,8 @@ class Server:
         return events is not None
 
     def _tick(self, now: float) -> None:
-        more = self.faults.attempt("publish", self._publisher.tick)
-        self._next_tick = now if more else now + TICK_SECONDS
+        waiting = self.faults.attempt("publish", self._publisher.tick) or 0
+        self._next_tick = now if waiting >= MAX_TICK_EVENTS else now + TICK_SECONDS
         self.faults.attempt("file numbers", self._local.guard_file_numbers)
         self.faults.attempt("sockets", self._local.restore)
         if now >= self._next_view:
