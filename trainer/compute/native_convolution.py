@@ -30,6 +30,8 @@ MAX_PIXELS = 2**31 - 1
 """Pixels of a batch; the kernel counts them in 32 bits."""
 NO_NORM, BATCH_NORM = range(2)
 """Codes of the kernel for the norm behind a convolution."""
+NORMED_GRADIENT = "_ConvolveNormedBackward"
+"""Autograd's name for the gradient of `convolve_normed`, which does not need its result."""
 
 
 def _is_outdated(module: ModuleType) -> bool:

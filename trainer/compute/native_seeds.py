@@ -78,10 +78,17 @@ class SeedKinds:
         return (gate.data_ptr(), to[-1], gate.stride(0)), tuple(kinds)
 
 
-def run_seeds(h: Tensor, n: int, rows: SeedRows, kinds: SeedKinds) -> Tensor:
-    """Run seeds and blend them into their hosts, see `seeds.blend`; in place where nothing is recorded."""
+def run_seeds(h: Tensor, n: int, rows: SeedRows, kinds: SeedKinds, *, keep: bool = True) -> Tensor:
+    """Run seeds and blend them into their hosts, see `seeds.blend`; in place where nothing is recorded.
+
+    Args:
+        keep: leave `h`, and in the backward pass the gradient of what is returned, as they are. Without it
+            they are changed in place where `h` is a normed convolution's, whose own gradient needs what came
+            before the norm: to copy a map of 8 MB costs as much as a seed.
+    """
     if torch.is_grad_enabled():
-        out: Tensor = _RunSeeds.apply(h, n, rows, kinds.layers, *kinds.numbers)  # type: ignore[no-untyped-call]
+        keep = keep or h.grad_fn is None or h.grad_fn.name() != native.NORMED_GRADIENT
+        out: Tensor = _RunSeeds.apply(h, n, rows, keep, kinds.layers, *kinds.numbers)  # type: ignore[no-untyped-call]
         return out
     h = laid_out(h)
     _call("run_seeds", h, n, rows, kinds, host=h)
@@ -112,11 +119,16 @@ def _call(
 class _RunSeeds(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, h: Tensor, n: int, rows: SeedRows, layers: Sequence[Tensor], *numbers: Tensor
+        ctx: Any, h: Tensor, n: int, rows: SeedRows, keep: bool, layers: Sequence[Tensor], *numbers: Tensor
     ) -> Tensor:
         ctx.n, ctx.rows, ctx.layers = n, rows, layers
-        h, kinds = laid_out(h), SeedKinds(layers, numbers)
-        out = h.clone() if rows.is_blended else h.view_as(h)
+        ctx.copies = rows.is_blended and keep
+        given, h, kinds = h, laid_out(h), SeedKinds(layers, numbers)
+        if rows.is_blended and not keep and h is given:
+            ctx.mark_dirty(h)
+            out = h
+        else:
+            out = h.clone() if ctx.copies else h.view_as(h)
         kept = h.new_empty(_call("seeds_room", h, n, rows, kinds))
         _call("run_seeds", h, n, rows, kinds, host=out, kept=kept)
         ctx.save_for_backward(kept, *numbers)
@@ -126,7 +138,7 @@ class _RunSeeds(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         kept, *numbers = ctx.saved_tensors
         grad, gradients = laid_out(grad), [t.new_zeros(t.shape) for t in numbers]
-        to_host = grad.clone() if ctx.rows.is_blended else grad
+        to_host = grad.clone() if ctx.copies else grad
         _call(
             *("derive_seeds", grad, ctx.n, ctx.rows, SeedKinds(ctx.layers, numbers)),
             grad=grad,
@@ -134,4 +146,4 @@ class _RunSeeds(torch.autograd.Function):
             kept=kept,
             gradients=gradients,
         )
-        return to_host, None, None, None, *gradients
+        return to_host, None, None, None, None, *gradients

@@ -350,7 +350,7 @@ class HostGroup:
             x = self._model.train_block(slot, x, weights, dropout_keys)
             if entered is not None:
                 entered.append(x.requires_grad_())
-            x = self._pool.run(slot, x, n, planned, weights)
+            x = self._pool.run(slot, x, n, planned, weights, keep=entered is not None)
         logits = self._model.head(x, weights).to(self._dtype)
         if self._absent is not None:
             logits = logits.masked_fill(self._absent, torch.finfo(self._dtype).min)

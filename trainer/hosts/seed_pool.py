@@ -220,12 +220,19 @@ class SeedPool:
                 weights[name].masked_fill_(absent.narrow(1, slot, 1), 0.0)
                 momentum[name].masked_fill_(cleared.narrow(1, slot, 1), 0.0)
 
-    def run(self, slot: int, h: Tensor, n: int, runs: Sequence[Run], weights: Parameters) -> Tensor:
-        """Run and blend the seeds of a slot as planned: [B, n*C, H, W] from the same."""
+    def run(
+        self, slot: int, h: Tensor, n: int, runs: Sequence[Run], weights: Parameters, *, keep: bool = False
+    ) -> Tensor:
+        """Run and blend the seeds of a slot as planned: [B, n*C, H, W] from the same.
+
+        Args:
+            keep: whether `h` is needed afterwards, or its gradient.
+        """
+        stacked = [run for run in runs if isinstance(run, SlotRun)]
         for run in runs:
             if isinstance(run, NativeRun):
-                h = run_seeds(h, n, run.rows, self._seed_kinds(slot, run, weights))
-        stacked = [run for run in runs if isinstance(run, SlotRun)]
+                kinds = self._seed_kinds(slot, run, weights)
+                h = run_seeds(h, n, run.rows, kinds, keep=keep or bool(stacked))
         if not stacked:
             return h
         segments = [run.segment for run in stacked]

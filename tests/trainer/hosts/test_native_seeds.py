@@ -220,3 +220,29 @@ def test_a_row_runs_the_seed_of_its_owner() -> None:
     assert torch.equal(out[:, 8:16], expected[:, :8])
     assert torch.equal(out[:, :8], expected[:, 8:])
     assert torch.equal(out[:, 16:], second)
+
+
+@settings(database=None, derandomize=True)
+@given(cases())
+def test_a_map_that_is_not_kept_gives_the_same_bits(case: Case) -> None:
+    pool, conv = case.pool(natively=True), CONVOLUTIONS["native"]
+    generator = torch.Generator().manual_seed(case.seed)
+    weights = {
+        name: torch.randn(case.n, *spec.shape, generator=generator).requires_grad_()
+        for name, spec in pool.specs().items()
+    }
+    kernel = torch.randn(case.n, case.channels, case.channels, 1, 1, generator=generator).requires_grad_()
+    scale, shift = torch.randn(2, case.n, case.channels, generator=generator)
+    runs = pool.gather(0, case.columns, np.arange(case.n), case.columns.isolated | case.columns.blended)
+    leaves = [kernel, *(weights[name] for name in sorted(pool.trained_modules(0, runs)))]
+    found = []
+    for keep in (True, False):
+        h = conv.batch_normed(case.h, kernel, scale, shift)
+        place = h.data_ptr()
+        out = pool.run(0, h, case.n, runs, weights, keep=keep)
+        is_heard = bool(case.columns.blended.any())
+        assert (out.data_ptr() == place) != (keep and is_heard)
+        end = conv.batch_normed(out, kernel, scale, shift)
+        found.append([end.detach(), *torch.autograd.grad(end, leaves, case.grad)])
+    for kept, changed in zip(*found, strict=True):
+        assert torch.equal(kept, changed)
