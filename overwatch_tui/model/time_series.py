@@ -39,17 +39,6 @@ class Bucket(NamedTuple):
     high: float
 
 
-class HistorySpan(NamedTuple):
-    """One bucket of a history."""
-
-    ts: int
-    """Begin, microseconds."""
-    low: float
-    high: float
-    size: int
-    """Values in it."""
-
-
 class BucketRing:
     """Buckets of `dt` microseconds, oldest first, of a time of `capacity` of them."""
 
@@ -191,24 +180,6 @@ class History:
             found = [(at, one) for at, one in fits if end is None or at + ring.dt <= end] + found
             if ring.index:
                 end = ring.index[0] * ring.dt
-        return found
-
-    def spans(self) -> list[HistorySpan]:
-        """All that is kept, the oldest first: the finest buckets there are of each time.
-
-        Where finer ones begin within a coarse one, that is left out.
-        """
-        found: list[HistorySpan] = []
-        begin: int | None = None
-        for ring in self._rings:
-            stop = len(ring.index) if begin is None else bisect_left(ring.index, begin // ring.dt)
-            part = [
-                HistorySpan(ring.index[i] * ring.dt, ring.low[i], ring.high[i], ring.count[i])
-                for i in range(stop)
-            ]
-            found = part + found
-            if ring.index:
-                begin = ring.index[0] * ring.dt
         return found
 
     def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:

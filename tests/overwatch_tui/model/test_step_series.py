@@ -81,8 +81,8 @@ def test_training_counts_its_epochs() -> None:
     curves = state(16, 3).curves
     epochs = curves.epochs_per_round
     assert curves.max_step == 3 * epochs
-    spans = curves.steps["accuracy/3"].spans()
-    assert [span.ts // STEP for span in spans] == list(range(1, 3 * epochs + 1))
+    points = curves.steps["accuracy/3"].points(0)
+    assert [at // STEP for at, _ in points] == list(range(1, 3 * epochs + 1))
     axis = step_axis(curves, by_round=True, zoom=0, end=None)
     assert axis.label(2 * epochs * STEP) == "round 2"
 
@@ -97,7 +97,7 @@ def test_what_is_played_again_takes_the_place_of_what_was() -> None:
     run.emit(ev.RunRewound(round=2, epoch=1, from_round=2, from_epoch=epochs, last={}), after=SECOND)
     curves.fold(decode_line(run.lines[-1]))
     assert curves.max_step == epochs + 1
-    assert curves.steps["accuracy/3"].spans()[-1].ts == (epochs + 1) * STEP
+    assert curves.steps["accuracy/3"].points(0)[-1][0] == (epochs + 1) * STEP
 
 
 def test_past_moment_ends_at_the_step_of_then() -> None:
