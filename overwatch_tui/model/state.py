@@ -363,12 +363,6 @@ def _epoch(state: State, event: Event) -> None:
             state.best_accuracy[env] = max(state.best_accuracy[env], accuracy)
 
 
-@_on(ev.PPOUpdate)
-def _ppo(state: State, event: Event) -> None:
-    data: ev.PPOUpdate = event.data
-    state.ppo, state.ppo_ts = data, event.ts
-
-
 @_on(ev.Drift)
 def _drift(state: State, event: Event) -> None:
     fold_drift(state.drift, event.data)
@@ -410,41 +404,6 @@ def _gate(state: State, event: Event) -> None:
         state.gates[event.ctx.env, data.slot] = GateResult(data.gate, data.failed)
 
 
-@_on(ev.Anomaly)
-def _anomaly(state: State, event: Event) -> None:
-    state.anomalies.fold(event.data, ts=event.ts)
-
-
-@_on(ev.Incident)
-def _incident(state: State, event: Event) -> None:
-    state.incidents.fold(event.data)
-
-
-@_on(ev.AnomalyAcknowledged)
-def _acknowledged(state: State, event: Event) -> None:
-    state.incidents.fold_acknowledged(event.data, event.ts)
-
-
-@_on(ev.AnomalyMuted)
-def _muted(state: State, event: Event) -> None:
-    state.incidents.fold_muted(event.data)
-
-
-@_on(ev.TelemetryLevel)
-def _level(state: State, event: Event) -> None:
-    state.escalations.fold(event.data, state.clock(event.ctx))
-
-
-@_on(ev.TelemetryStride)
-def _stride(state: State, event: Event) -> None:
-    state.stride = event.data
-
-
-@_on(ev.LayerStatistics)
-def _layers(state: State, event: Event) -> None:
-    state.layers, state.layers_ctx = event.data, event.ctx
-
-
 @_on(ev.RankEpoch)
 def _rank(state: State, event: Event) -> None:
     state.rank_seconds = {**state.rank_seconds, event.ctx.rank: event.data.seconds}
@@ -455,25 +414,39 @@ def _shapley(state: State, event: Event) -> None:
     state.shapley, state.shapley_round = event.data, event.ctx.round
 
 
-@_on(ev.ProfilerStarted)
-def _profiler_started(state: State, event: Event) -> None:
-    state.profiling = event.data
-
-
 @_on(ev.ProfilerFinished)
 def _profiler_finished(state: State, event: Event) -> None:
     state.profiling, state.profile = None, event.data
 
 
-@_on(ev.Scalars)
-@_on(ev.Summary)
-@_on(ev.Histogram)
-@_on(ev.Artifact)
-@_on(ev.LoggedTable)
-@_on(ev.LoggedText)
+def _keep(**fields: str) -> _Handler:
+    """A handler that keeps the newest event: its `data`, `ts` or `ctx`, each in the field of that name."""
+
+    def keep(state: State, event: Event) -> None:
+        for part, name in fields.items():
+            setattr(state, name, getattr(event, part))
+
+    return keep
+
+
 def _metric(state: State, event: Event) -> None:
     state.metrics.fold(event.data)
 
+
+HANDLERS |= {
+    ev.PPOUpdate: _keep(data="ppo", ts="ppo_ts"),
+    ev.TelemetryStride: _keep(data="stride"),
+    ev.LayerStatistics: _keep(data="layers", ctx="layers_ctx"),
+    ev.ProfilerStarted: _keep(data="profiling"),
+    ev.Anomaly: lambda state, event: state.anomalies.fold(event.data, ts=event.ts),
+    ev.Incident: lambda state, event: state.incidents.fold(event.data),
+    ev.AnomalyAcknowledged: lambda state, event: state.incidents.fold_acknowledged(event.data, event.ts),
+    ev.AnomalyMuted: lambda state, event: state.incidents.fold_muted(event.data),
+    ev.TelemetryLevel: lambda state, event: state.escalations.fold(event.data, state.clock(event.ctx)),
+    **dict.fromkeys(
+        (ev.Scalars, ev.Summary, ev.Histogram, ev.Artifact, ev.LoggedTable, ev.LoggedText), _metric
+    ),
+}
 
 _OPEN = (ev.Anomaly, ev.Incident, ev.AnomalyAcknowledged, ev.AnomalyMuted, ev.TelemetryLevel)
 """What `rejoin` drops and a snapshot brings again."""
