@@ -7,7 +7,7 @@ that only calms down does not count again. The order in which events come does n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,113 +17,70 @@ from esper_overwatch.protocol.messages.events import Incident
 from .time_series import SECOND
 
 HOUR = 3600 * SECOND
-MAX_HOURS = 168
-"""A week."""
 MAX_INCIDENTS = 4096
-"""Newest incidents that are remembered, so that an event that comes twice counts once."""
-MAX_KINDS = 64
-OTHER = "other"
-"""Kind that counts all kinds beyond the limit."""
+"""Newest incidents that are remembered and counted."""
 
 
-class _Counted(NamedTuple):
+class _Begun(NamedTuple):
     """Times at which an incident was first a warning, and first critical, microseconds; 0 = never."""
 
     kind: str
     warning: int = 0
     critical: int = 0
 
-    def counted(self, until: int | None = None) -> Counter[tuple[int, str, str]]:
-        """Counts of the events up to `until` (None = all): a warning after a critical event adds nothing."""
-        found: Counter[tuple[int, str, str]] = Counter()
-        for severity, ts, other in (
-            ("warning", self.warning, self.critical),
-            ("critical", self.critical, 0),
-        ):
-            if ts and (not other or ts < other) and (until is None or ts <= until):
-                found[ts // HOUR, severity, self.kind] = 1
-        return found
+    def counts(self, severity: str) -> int:
+        """The time at which it counts; 0 = it does not: a warning after a critical event adds nothing."""
+        if severity == "critical":
+            return self.critical
+        return self.warning if not self.critical or self.warning < self.critical else 0
 
 
 @dataclass
 class IncidentHistory:
-    """Counts of the newest week."""
+    """When the newest incidents began."""
 
-    _counts: Counter[tuple[int, str, str]] = field(default_factory=Counter)
-    """Numbers by (hour since 1970, severity, kind)."""
-    _incidents: dict[Hashable, _Counted] = field(default_factory=dict)
-    """Incidents by id."""
-    _kinds: set[str] = field(default_factory=set)
-    newest: int = 0
-    """The newest hour that holds one."""
+    _incidents: dict[Hashable, _Begun] = field(default_factory=dict)
+    """By id."""
 
     def copy(self) -> IncidentHistory:
-        return IncidentHistory(self._counts.copy(), self._incidents.copy(), self._kinds.copy(), self.newest)
+        return IncidentHistory(self._incidents.copy())
 
     def cut(self, until: int) -> IncidentHistory:
-        """Counts of the events up to a time, microseconds."""
-        last = until // HOUR
-        found = Counter({key: number for key, number in self._counts.items() if key[0] < last})
-        kept = {}
+        """Those of the events up to a time, microseconds."""
+        found = {}
         for key, each in self._incidents.items():
-            if min(each.warning or each.critical, each.critical or each.warning) > until:
-                continue
             warning, critical = (ts if ts <= until else 0 for ts in (each.warning, each.critical))
-            kept[key] = each._replace(warning=warning, critical=critical)
-            found.update({hour: 1 for hour in each.counted(until) if hour[0] == last})
-        kinds = {kind for _, _, kind in found} | {each.kind for each in kept.values()}
-        return IncidentHistory(found, kept, kinds, max((hour for hour, _, _ in found), default=0))
+            if warning or critical:
+                found[key] = _Begun(each.kind, warning, critical)
+        return IncidentHistory(found)
 
     def fold(self, event: Event) -> None:
         data = event.data
-        if isinstance(data, Incident) and data.active and data.severity in ("warning", "critical"):
-            self._add(data.id, data.kind, data.severity, event.ts)
-
-    def _add(self, key: Hashable, kind: str, severity: str, ts: int) -> None:
-        if kind not in self._kinds:
-            if len(self._kinds) >= MAX_KINDS:
-                kind = OTHER
-            self._kinds.add(kind)
-        before = self._incidents.get(key, _Counted(kind))
-        if severity == "warning":
-            after = before._replace(warning=min(before.warning or ts, ts))
+        if not (isinstance(data, Incident) and data.active and data.severity in ("warning", "critical")):
+            return
+        kind, warning, critical = self._incidents.get(data.id, _Begun(data.kind))
+        if data.severity == "warning":
+            warning = min(warning or event.ts, event.ts)
         else:
-            after = before._replace(critical=min(before.critical or ts, ts))
-        self._incidents[key] = after
-        for each in before.counted():
-            self._count(each, -1)
-        for each in after.counted():
-            self._count(each, 1)
+            critical = min(critical or event.ts, event.ts)
+        self._incidents[data.id] = _Begun(kind, warning, critical)
         if len(self._incidents) > MAX_INCIDENTS:
             del self._incidents[next(iter(self._incidents))]
 
-    def _count(self, key: tuple[int, str, str], by: int) -> None:
-        hour = key[0]
-        if hour > self.newest:
-            self.newest = hour
-            for old in [each for each in self._counts if each[0] <= hour - MAX_HOURS]:
-                del self._counts[old]
-        if hour <= self.newest - MAX_HOURS:
-            return
-        self._counts[key] += by
-        if self._counts[key] <= 0:
-            del self._counts[key]
+    def _counted(self, severity: str, now: int, count: int) -> Iterator[tuple[int, str]]:
+        """(hour, kind) of the incidents of `count` hours, of which the last one is that of `now`."""
+        first = now // HOUR - count + 1
+        for each in self._incidents.values():
+            at = each.counts(severity) // HOUR - first
+            if 0 <= at < count:
+                yield at, each.kind
 
     def by_hour(self, severity: str, now: int, count: int) -> list[int]:
         """Incidents of each of `count` hours, the last one being that of `now`."""
-        last = now // HOUR
-        found = [0] * count
-        for (hour, each, _), number in self._counts.items():
-            at = hour - last + count - 1
-            if each == severity and 0 <= at < count:
-                found[at] += number
-        return found
+        found = Counter(hour for hour, _ in self._counted(severity, now, count))
+        return [found[hour] for hour in range(count)]
 
     def by_kind(self, severity: str, now: int, count: int) -> list[tuple[str, int]]:
         """(kind, number) in these hours, the most frequent first."""
-        last = now // HOUR
-        found: Counter[str] = Counter()
-        for (hour, each, kind), number in self._counts.items():
-            if each == severity and last - count < hour <= last:
-                found[kind] += number
+        found = Counter(kind for _, kind in self._counted(severity, now, count))
         return sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
