@@ -28,62 +28,48 @@ class LogEntry:
     """The event's own dataclass; the text itself of a line that the viewer wrote."""
 
 
-ORIGINS: dict[type, tuple[str, str]] = {
-    ev.SeedStage: ("seed", "SEED"),
-    ev.Incident: ("", "INC"),
-    ev.Alert: ("alert", "ALERT"),
-    ev.AnomalyAcknowledged: ("", "INC"),
-    ev.AnomalyMuted: ("", "INC"),
-    ev.PPOUpdate: ("policy", "PPO"),
-    ev.TeacherRound: ("policy", "TEACH"),
-    ev.RoundFinished: ("round", "ROUND"),
-    ev.GovernorRollback: ("env", "GOV"),
-    ev.GovernorVeto: ("env", "GOV"),
-    ev.LogLine: ("", "LOG"),
-    ev.RunStarted: ("run", "RUN"),
-    ev.RunConfigured: ("run", "RUN"),
-    ev.RunStateChanged: ("run", "RUN"),
-    ev.RunStopped: ("run", "RUN"),
-    ev.PostmortemWritten: ("run", "RUN"),
-    ev.RankLost: ("run", "RANK"),
-    ev.CheckpointSaved: ("run", "CKPT"),
-    ev.CheckpointFailed: ("run", "CKPT"),
-    ev.TelemetryStride: ("telem", "TELEM"),
-    ev.TelemetryLevel: ("telem", "TELEM"),
-    ev.TelemetryLost: ("telem", "TELEM"),
-    ev.JournalRemoved: ("telem", "TELEM"),
-    ev.ProfilerStarted: ("prof", "PROF"),
-    ev.ProfilerFinished: ("prof", "PROF"),
-    ev.CommandAccepted: ("cmd", "CMD"),
-    ev.CommandRefused: ("cmd", "CMD"),
-    ev.CommandDone: ("cmd", "CMD"),
-    ev.CommandFailed: ("cmd", "CMD"),
-    ev.CommandProgress: ("cmd", "CMD"),
-    ev.ParamChanged: ("cmd", "PARAM"),
-    ev.Mark: ("mark", "MARK"),
-    ev.LoggedTable: ("text", "TEXT"),
-    ev.LoggedText: ("text", "TEXT"),
-    ev.Artifact: ("file", "FILE"),
-    ev.Lease: ("cmd", "LEASE"),
+ORIGINS: dict[type, tuple[str, str, str | None]] = {
+    ev.SeedStage: ("seed", "SEED", None),
+    ev.Incident: ("", "INC", None),
+    ev.Alert: ("alert", "ALERT", None),
+    ev.AnomalyAcknowledged: ("", "INC", None),
+    ev.AnomalyMuted: ("", "INC", None),
+    ev.PPOUpdate: ("policy", "PPO", None),
+    ev.TeacherRound: ("policy", "TEACH", None),
+    ev.RoundFinished: ("round", "ROUND", None),
+    ev.GovernorRollback: ("env", "GOV", "info"),
+    ev.GovernorVeto: ("env", "GOV", "info"),
+    ev.LogLine: ("", "LOG", None),
+    ev.RunStarted: ("run", "RUN", None),
+    ev.RunConfigured: ("run", "RUN", None),
+    ev.RunStateChanged: ("run", "RUN", None),
+    ev.RunStopped: ("run", "RUN", None),
+    ev.PostmortemWritten: ("run", "RUN", "warning"),
+    ev.RankLost: ("run", "RANK", "critical"),
+    ev.CheckpointSaved: ("run", "CKPT", None),
+    ev.CheckpointFailed: ("run", "CKPT", "critical"),
+    ev.TelemetryStride: ("telem", "TELEM", "info"),
+    ev.TelemetryLevel: ("telem", "TELEM", "info"),
+    ev.TelemetryLost: ("telem", "TELEM", "warning"),
+    ev.JournalRemoved: ("telem", "TELEM", "info"),
+    ev.ProfilerStarted: ("prof", "PROF", None),
+    ev.ProfilerFinished: ("prof", "PROF", None),
+    ev.CommandAccepted: ("cmd", "CMD", None),
+    ev.CommandRefused: ("cmd", "CMD", "warning"),
+    ev.CommandDone: ("cmd", "CMD", None),
+    ev.CommandFailed: ("cmd", "CMD", None),
+    ev.CommandProgress: ("cmd", "CMD", None),
+    ev.ParamChanged: ("cmd", "PARAM", "info"),
+    ev.Mark: ("mark", "MARK", "info"),
+    ev.LoggedTable: ("text", "TEXT", None),
+    ev.LoggedText: ("text", "TEXT", None),
+    ev.Artifact: ("file", "FILE", None),
+    ev.Lease: ("cmd", "LEASE", "info"),
 }
-"""(source, tag) of the events that have a line; an empty source stands in the event."""
+"""(source, tag, severity) of the events that have a line.
 
-_SEVERITIES: dict[type, str] = {
-    ev.GovernorRollback: "info",
-    ev.GovernorVeto: "info",
-    ev.PostmortemWritten: "warning",
-    ev.RankLost: "critical",
-    ev.CheckpointFailed: "critical",
-    ev.TelemetryStride: "info",
-    ev.TelemetryLevel: "info",
-    ev.TelemetryLost: "warning",
-    ev.JournalRemoved: "info",
-    ev.CommandRefused: "warning",
-    ev.ParamChanged: "info",
-    ev.Mark: "info",
-    ev.Lease: "info",
-}
-"""Severities of events that always have the same; see `_severity` for the others."""
+An empty source stands in the event, and so may a severity: see `_severity`.
+"""
 _LOG_LEVELS = {"WARNING": "warning", "ERROR": "critical", "CRITICAL": "critical"}
 _AUTOMATIC_STAGES = ("EMBARGOED", "RESETTING", "DORMANT")
 """A slot passes these alone after a pruning: no line for them."""
@@ -102,7 +88,7 @@ def log_entry(event: Event) -> LogEntry | None:
     data, ctx = event.data, event.ctx
     if not has_log_entry(data):
         return None
-    _, tag = ORIGINS[type(data)]
+    _, tag, _ = ORIGINS[type(data)]
     return LogEntry(
         ts=event.ts,
         stream=event.stream,
@@ -121,7 +107,7 @@ def _source(data: Any, env: int | None) -> str:
         return data.source
     if isinstance(data, ev.LogLine):
         return data.logger.rsplit(".", 1)[-1]
-    source, _ = ORIGINS[type(data)]
+    source, *_ = ORIGINS[type(data)]
     if env is None or source not in ("seed", "env"):
         return source
     return f"env{env:02d} {data.slot}" if isinstance(data, ev.SeedStage) else f"env{env:02d}"
@@ -143,4 +129,4 @@ def _severity(data: Any) -> str | None:
             return "critical" if data.error else None
         case ev.CommandFailed():
             return None if data.kind == "cancelled" else "critical"
-    return _SEVERITIES.get(type(data))
+    return ORIGINS[type(data)][2]

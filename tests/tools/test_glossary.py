@@ -27,7 +27,7 @@ def test_the_glossary_has_every_code_of_the_tables() -> None:
     codes = {NOT_MEASURED, *STAGE_LETTERS.values(), *SHORT_STAGE_NAMES.values(), *AUTOMATIC_GATES}
     codes |= {SHORT_OPS.get(op.name, op.name) for op in Op}
     codes |= {reason.name.lower() for kind in (RollbackReason, VetoReason) for reason in kind if reason}
-    codes |= {tag for _, tag in ORIGINS.values()}
+    codes |= {tag for _, tag, _ in ORIGINS.values()}
     assert len(codes) > 45
     assert codes <= explained()
 
