@@ -28,13 +28,6 @@ class StepHistory(History):
         if len(ring.index) > MAX_BUCKETS:
             self._rings = [_halved(ring)]
 
-    def copy(self) -> StepHistory:
-        twin = StepHistory()
-        twin._rings = [ring.copy() for ring in self._rings]
-        twin.last, twin.last_seq = self.last, self.last_seq
-        twin.last_ts, twin.first_ts = self.last_ts, self.first_ts
-        return twin
-
     def cut_behind(self, ts: int) -> None:
         """Forget what came after a step: it is played again."""
         (ring,) = self._rings

@@ -6,11 +6,13 @@ them: a chart moves once per bucket, and in between only its last column changes
 
 from __future__ import annotations
 
+import copy
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator
 from itertools import pairwise
 from math import isfinite, nan
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 SECOND = 1_000_000
 """Microseconds: the unit of all times here."""
@@ -123,11 +125,9 @@ class History:
         self.last_ts: int = 0
         self.first_ts: int = 0
 
-    def copy(self) -> History:
-        twin = History(())
+    def copy(self) -> Self:
+        twin = copy.copy(self)
         twin._rings = [ring.copy() for ring in self._rings]
-        twin.last, twin.last_seq = self.last, self.last_seq
-        twin.last_ts, twin.first_ts = self.last_ts, self.first_ts
         return twin
 
     def cut(self, until: int) -> History:
@@ -194,15 +194,12 @@ class History:
         """
         dt = max(window // count, 1)
         first = now // dt - count + 1
-        finest = next((i for i in reversed(range(len(self._rings))) if self._rings[i].dt <= dt), 0)
         lows: list[float] = [nan] * count
         highs: list[float] = [nan] * count
         totals = [0.0] * count
         counts = [0] * count
-        end: int | None = None
-        for ring in self._rings[finest:]:
-            stop = len(ring.index) if end is None else bisect_left(ring.index, end // ring.dt)
-            for i in range(bisect_left(ring.index, first * dt // ring.dt), stop):
+        for ring, begin, stop in self._parts(first, dt):
+            for i in range(begin, stop):
                 at = max(ring.index[i] * ring.dt // dt - first, 0)
                 if at >= count:
                     break
@@ -210,10 +207,6 @@ class History:
                 highs[at] = ring.high[i] if counts[at] == 0 else max(highs[at], ring.high[i])
                 totals[at] += ring.total[i]
                 counts[at] += ring.count[i]
-            if ring.index:
-                end = ring.index[0] * ring.dt
-                if end <= first * dt:
-                    break
         out: list[Bucket | None] = [
             Bucket(lows[i], totals[i] / counts[i], highs[i]) if counts[i] else None for i in range(count)
         ]
@@ -223,14 +216,10 @@ class History:
         """The means of `buckets`, in a third of its time."""
         dt = max(window // count, 1)
         first = now // dt - count + 1
-        finest = next((i for i in reversed(range(len(self._rings))) if self._rings[i].dt <= dt), 0)
         totals = [0.0] * count
         counts = [0] * count
-        end: int | None = None
-        for ring in self._rings[finest:]:
+        for ring, begin, stop in self._parts(first, dt):
             size = ring.dt
-            stop = len(ring.index) if end is None else bisect_left(ring.index, end // size)
-            begin = bisect_left(ring.index, first * dt // size)
             columns = [index * size // dt - first for index in ring.index[begin:stop]]
             if columns and columns[0] < 0:
                 columns[0] = 0  # a coarse bucket that the first column lies in
@@ -240,11 +229,22 @@ class History:
                     break
                 totals[at] += total
                 counts[at] += values
-            if ring.index:
-                end = ring.index[0] * size
-                if end <= first * dt:
-                    break
         return _hold_means(totals, counts)
+
+    def _parts(self, first: int, dt: int) -> Iterator[tuple[BucketRing, int, int]]:
+        """The rings that columns of `dt` are made of, with the begin and end of what each gives.
+
+        From the column `first` on; of a coarser ring what lies before the finer ones.
+        """
+        finest = next((i for i in reversed(range(len(self._rings))) if self._rings[i].dt <= dt), 0)
+        end: int | None = None
+        for ring in self._rings[finest:]:
+            stop = len(ring.index) if end is None else bisect_left(ring.index, end // ring.dt)
+            yield ring, bisect_left(ring.index, first * dt // ring.dt), stop
+            if ring.index:
+                end = ring.index[0] * ring.dt
+                if end <= first * dt:
+                    return
 
 
 def _hold_means(totals: list[float], counts: list[int]) -> list[float | None]:
