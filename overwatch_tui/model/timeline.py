@@ -57,15 +57,6 @@ class Folding:
         self.ts = max(self.ts, event.ts)
 
 
-@dataclass
-class _Newest:
-    """What keyframes lack, as far as the events were folded: it is cut from this."""
-
-    curves: Curves = field(default_factory=Curves)
-    history: IncidentHistory = field(default_factory=IncidentHistory)
-    stories: SeedStories = field(default_factory=SeedStories)
-
-
 @dataclass(frozen=True)
 class Keyframe:
     """A state to fold on from."""
@@ -78,7 +69,8 @@ class Keyframe:
     """State without curves, counts, stories and log."""
     log: bytes
     """The newest entries of the log, packed: nothing else would hold them any more."""
-    newest: _Newest = field(repr=False)
+    newest: Folding = field(repr=False)
+    """The state that was folded furthest: what this one lacks is cut from it."""
 
 
 class Marks:
@@ -167,7 +159,7 @@ class RunTimeline:
         """Position up to which events are known."""
         self._first = 0
         """Position after which they are held."""
-        self._newest = _Newest()
+        self._newest = Folding()
 
     def fold(self, folding: Folding, event: Event, *, is_joining: bool = False) -> None:
         """Fold an event, and note it where it is new; events of a snapshot (`is_joining`) are no marks."""
@@ -178,8 +170,7 @@ class RunTimeline:
         if not is_new:
             return
         self.end = folding.position
-        state, newest = folding.state, self._newest
-        newest.curves, newest.history, newest.stories = state.curves, state.incident_history, state.stories
+        self._newest.state = folding.state
         if is_joining:
             return
         data, clock = event.data, (event.ctx.round, event.ctx.epoch)
@@ -216,26 +207,21 @@ class RunTimeline:
 
     def _keyframe(self, folding: Folding, curves_until: int) -> Keyframe:
         state = folding.state
-        full = state.curves, state.log, state.incident_history, state.stories
         newest = list(islice(reversed(state.log), KEYFRAME_LOG_ENTRIES))[::-1]
-        state.curves, state.log, state.incident_history = (
-            Curves(),
-            deque(maxlen=state.log.maxlen),
-            IncidentHistory(),
+        bare = replace(
+            state,
+            curves=Curves(),
+            log=deque(maxlen=state.log.maxlen),
+            incident_history=IncidentHistory(),
+            stories=SeedStories(),
         )
-        state.stories = SeedStories()
-        try:
-            copied = state.frozen_copy()
-        finally:
-            state.curves, state.log, state.incident_history, state.stories = full
-        log = zlib.compress(pickle.dumps(newest), 1)
         is_older = self._older and folding.position < self.keyframes[0].position
         return Keyframe(
             folding.position,
             folding.ts,
             curves_until,
-            copied,
-            log,
+            bare.frozen_copy(),
+            zlib.compress(pickle.dumps(newest), 1),
             self._older[0].newest if is_older else self._newest,
         )
 
@@ -250,9 +236,10 @@ class RunTimeline:
 
     def start(self, keyframe: Keyframe) -> Folding:
         state = keyframe.state.frozen_copy()
-        state.curves = keyframe.newest.curves.cut(keyframe.curves_until)
-        state.incident_history = keyframe.newest.history.cut(keyframe.ts)
-        state.stories = keyframe.newest.stories.cut(state.numbers, state.ctx.round)
+        newest = keyframe.newest.state
+        state.curves = newest.curves.cut(keyframe.curves_until)
+        state.incident_history = newest.incident_history.cut(keyframe.ts)
+        state.stories = newest.stories.cut(state.numbers, state.ctx.round)
         state.log.extend(pickle.loads(zlib.decompress(keyframe.log)))
         return Folding(state, keyframe.position, keyframe.ts)
 
