@@ -7,7 +7,8 @@ that the live picture keeps four fifths of a slow link. Events seen before a rec
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -159,7 +160,7 @@ class Backfill:
             # An older daemon has no such query; one that is too busy keeps its time for the live picture.
             self._stretches = []
             return []
-        found = _decoded(reply.lines)
+        found = list(decoded(reply.lines))
         oldest = self._joined_ts - int(stretch.reach.seconds * SECOND)
         new = [
             event
@@ -199,11 +200,8 @@ class Backfill:
         return not self._is_joining and self._asked is None and all(each.done for each in self._stretches)
 
 
-def _decoded(lines: tuple[bytes, ...]) -> list[Event]:
-    events = []
+def decoded(lines: Iterable[bytes]) -> Iterator[Event]:
+    """The events of lines; what is none is passed over."""
     for line in lines:
-        try:
-            events.append(decode_line(line))
-        except WireError:
-            continue
-    return events
+        with suppress(WireError):
+            yield decode_line(line)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from esper_overwatch.overwatch_tui.model.curves import BRIEF_TYPES, ComparedRun
 from esper_overwatch.protocol.catalogue.catalogue import Catalogue
@@ -24,7 +25,7 @@ from esper_overwatch.protocol.next_commands import next_commands
 from esper_overwatch.protocol.runs import choose_run, find_run
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE, StrPath
 
-from .curve_readers import CurveReader, FetchedCurves, JournalCurves, skip_damage
+from .curve_readers import CurveReader, from_elsewhere, from_journal, skip_damage
 from .feed import Feed, LiveFeed
 from .recording import FetchFeed
 from .replay import ReplayFeed
@@ -156,30 +157,18 @@ class LocalMachine:
             return LiveFeed(run.name, thin=self._thin)
         return ReplayFeed(Path(run.path) / EVENTS_FILE, math.inf)
 
-    def read_curves(self, run: ListedRun, mark: str, *, once: bool = False) -> CurveReader:  # noqa: ARG002
+    def read_curves(self, run: ListedRun, mark: str, *, once: bool = False) -> CurveReader:
         events = JournalEvents(Path(run.path) / EVENTS_FILE)
         first = next(events.read(on_bad=skip_damage), None)
         begin = run.created if first is None else min(run.created, first.ts)
-        return JournalCurves(ComparedRun(mark, run.name, begin), events)
+        return CurveReader(ComparedRun(mark, run.name, begin), from_journal(events, once=once))
 
     def close(self) -> None:
         """End nothing: the thread reads files only."""
 
 
 def _listed(entry: RunEntry, path: str) -> ListedRun:
-    return ListedRun(
-        name=entry.name,
-        id=entry.id,
-        live=entry.live,
-        kind=entry.kind,
-        state=entry.state,
-        created=entry.created,
-        path=path,
-        tags=entry.tags,
-        project=entry.project,
-        overview=entry.overview,
-        damage=entry.damage,
-    )
+    return replace(msgspec.convert(entry, ListedRun, from_attributes=True), path=path)
 
 
 class _Changes(Struct):
@@ -296,10 +285,10 @@ class RemoteMachine:
     def read_curves(self, run: ListedRun, mark: str, *, once: bool = False) -> CurveReader:
         words = ["replay", "--json", *(["--follow"] if run.live and not once else [])]
         words += [word for name in BRIEF_TYPES for word in ("--type", name)]
+        words += ["--", run.name]
         compared = ComparedRun(mark, f"{self.host}:{run.name}", run.created)
-        return FetchedCurves(
-            compared, lambda: self._command([*words, "--", run.name], batch=not once, is_piped=True)
-        )
+        coming = from_elsewhere(compared, lambda: self._command(words, batch=not once, is_piped=True))
+        return CurveReader(compared, coming)
 
     def close(self) -> None:
         """End the connection; what is known stays, and its age counts from when it is asked again."""

@@ -21,14 +21,16 @@ from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 from esper_overwatch.overwatch_tui.model.time_series import SECOND, History
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source import curve_readers
 from esper_overwatch.overwatch_tui.source.compared_runs import ComparedRuns
 from esper_overwatch.overwatch_tui.source.compared_runs import open_compared as open_runs
-from esper_overwatch.overwatch_tui.source.curve_readers import JournalCurves
+from esper_overwatch.overwatch_tui.source.curve_readers import CurveReader, from_elsewhere
 from esper_overwatch.overwatch_tui.source.feed import NoFeed
+from esper_overwatch.overwatch_tui.source.recording import DAMAGED
 from esper_overwatch.overwatch_tui.source.run_list import LocalMachine, RunList
 from esper_overwatch.overwatch_tui.start import RunChoice, find_named
 from esper_overwatch.protocol.codec.json_lines import decode_line
-from esper_overwatch.protocol.errors import EsperError, RunNotFound
+from esper_overwatch.protocol.errors import EsperError, RunNotFound, TunnelError
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.runs import RunFolder
 from tests.overwatch_tui.runs import PUBLISHED
@@ -59,13 +61,9 @@ def open_compared(name: str, others: Sequence[str]) -> ComparedRuns:
     return open_runs(find_named([name, *others], daemon=None, thin=None))
 
 
-def others_of(compared: ComparedRuns) -> list[JournalCurves]:
-    return [other for other in compared.others if isinstance(other, JournalCurves)]
-
-
 def read_all(compared: ComparedRuns) -> None:
-    while not all(other.is_over or (other._events is None and other._after) for other in others_of(compared)):
-        compared.step(10.0)
+    while compared.step(10.0):
+        pass
 
 
 def test_a_shifted_course_is_the_same_at_another_time() -> None:
@@ -81,7 +79,7 @@ def test_curves_are_those_that_the_terminal_itself_folds() -> None:
     make("beta", begin=journal.START - HOUR)
     compared = open_compared("alpha", ["beta"])
     read_all(compared)
-    (other,) = others_of(compared)
+    (other,) = compared.others
     assert compared.watched.begin - other.run.begin == HOUR
     mine, theirs = state().curves.get("accuracy/7"), other.run.curves.get("accuracy/7")
     assert mine is not None
@@ -90,26 +88,24 @@ def test_curves_are_those_that_the_terminal_itself_folds() -> None:
     assert Shifted(theirs, HOUR).buckets(at, 60 * SECOND, 60) == mine.buckets(at, 60 * SECOND, 60)
 
 
-def test_what_a_live_journal_gets_is_read_once() -> None:
+def test_what_a_live_journal_gets_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     path = make("alpha", rounds=1)
     make("beta")
     compared = open_compared("beta", ["alpha"])
     read_all(compared)
-    (other,) = others_of(compared)
-    before = dict(other._after)
+    (other,) = compared.others
     longer = journal.Run(rounds=2)
     longer.make()
     lines = path.read_bytes().splitlines()
     path.write_bytes(b"".join(line + b"\n" for line in [*lines, *longer.lines[len(lines) :]]))
     assert not compared.step(1.0), "not before it is time"
-    other._again_at = 0.0
+    monkeypatch.setattr(curve_readers, "AGAIN_SECONDS", 0.0)
     assert compared.step(10.0)
     history, once = other.run.curves.get("accuracy/7"), state(16, 2).curves.get("accuracy/7")
     assert history is not None
     assert once is not None
     span = (once.last_ts, 60 * SECOND, 60)
     assert history.buckets(*span) == once.buckets(*span)
-    assert other._after["metric"] > before["metric"]
 
 
 def test_journal_that_vanishes_is_told_others_are_read() -> None:
@@ -122,9 +118,53 @@ def test_journal_that_vanishes_is_told_others_are_read() -> None:
     assert compared.take_notice().startswith("beta is no longer read: cannot read the journal")
     assert compared.take_notice() == ""
     assert compared.others[1].run.curves.get("accuracy/7") is not None
-    others_of(compared)[0]._again_at = 0.0
     compared.step(1.0)
     assert compared.take_notice() == "", "told once"
+
+
+class Connection:
+    """Sends lines of a run of another machine, then ends, or breaks."""
+
+    def __init__(self, lines: list[bytes], *, was_cut: bool) -> None:
+        self._lines, self.was_cut = lines, was_cut
+        self.is_stopped = False
+
+    @property
+    def ended(self) -> bool:
+        return not self._lines
+
+    def take_lines(self) -> list[bytes]:
+        taken, self._lines = self._lines[:100], self._lines[100:]
+        return taken
+
+    def check(self, *, good: tuple[int, ...]) -> None:
+        assert good == (0, DAMAGED)
+        if self.was_cut:
+            raise TunnelError("box cannot be reached: Broken pipe")
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+def test_run_elsewhere_is_read_anew_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [event.line for event in events(16, 1)]
+    connections = [Connection(lines[:200], was_cut=True), Connection(lines, was_cut=False)]
+    run, left = ComparedRun("b", "box:beta", journal.START), list(connections)
+    coming = from_elsewhere(run, lambda: left.pop(0))  # type: ignore[arg-type, return-value]
+    reader = CurveReader(run, coming)
+    assert reader.step(10.0)
+    with pytest.raises(TunnelError, match="Broken pipe"):
+        reader.step(10.0)
+    assert not reader.is_over
+    assert connections[0].is_stopped
+    assert not reader.step(10.0), "not before it is time"
+    monkeypatch.setattr(curve_readers, "AGAIN_SECONDS", 0.0)
+    reader.read_whole()
+    once = state(16, 1).curves.get("accuracy/7")
+    assert once is not None
+    found = reader.run.curves.histories["accuracy/7"]._rings[0]
+    assert (found.index, found.count) == (once._rings[0].index, once._rings[0].count), "each value once"
+    assert connections[1].is_stopped
 
 
 async def wait_until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
@@ -209,18 +249,18 @@ def test_a_damaged_journal_leaves_a_hole() -> None:
     path.write_bytes(b"".join([*lines[:5], b"\xff not a line\n", *lines[6:]]))
     compared = open_compared("beta", ["alpha"])
     read_all(compared)
-    (other,) = others_of(compared)
+    (other,) = compared.others
     assert other.run.curves.get("accuracy/3") is not None
 
 
 @in_loop
-async def test_compared_run_that_is_deleted_is_said() -> None:
+async def test_compared_run_that_is_deleted_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     make("alpha")
     gone = make("beta")
     app = compared_app("beta")
     async with app.run_test(size=LARGE) as pilot:
         shutil.rmtree(gone.parent)
-        others_of(app.choice.compared)[0]._again_at = 0.0
+        monkeypatch.setattr(curve_readers, "AGAIN_SECONDS", 0.0)
         app._read_compared()
         await pilot.pause()
         assert "beta is no longer read" in shown(app)
