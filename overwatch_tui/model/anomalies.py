@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 from esper_overwatch.protocol.messages.anomaly_guide import ROLLBACK
 from esper_overwatch.protocol.messages.events import Anomaly
 from esper_overwatch.protocol.messages.vocabulary import SEVERITY_RANK
-
-AnomalyKey = tuple[str, str]
-"""(source, kind)."""
 
 
 def env_source(env: int) -> str:
@@ -18,7 +14,7 @@ def env_source(env: int) -> str:
     return f"env{env:02d}"
 
 
-@dataclass
+@dataclass(frozen=True)
 class AnomalyRecord:
     """One raised signal."""
 
@@ -30,38 +26,20 @@ class AnomalyRecord:
     """Microseconds."""
 
 
-class Anomalies:
-    """The raised signals by (source, kind)."""
+Anomalies = dict[tuple[str, str], AnomalyRecord]
+"""The raised signals by (source, kind)."""
 
-    def __init__(self) -> None:
-        self._records: dict[AnomalyKey, AnomalyRecord] = {}
 
-    def copy(self) -> Anomalies:
-        return copy.deepcopy(self)
+def fold_anomaly(known: Anomalies, event: Anomaly, *, ts: int) -> None:
+    """Take in the newest event of one (source, kind)."""
+    key = event.source, event.kind
+    if event.active:
+        known[key] = AnomalyRecord(*key, event.severity, event.count, ts)
+    else:
+        known.pop(key, None)
 
-    def __len__(self) -> int:
-        return len(self._records)
 
-    def get(self, key: AnomalyKey) -> AnomalyRecord | None:
-        return self._records.get(key)
-
-    def fold(self, event: Anomaly, *, ts: int) -> None:
-        """Take in the newest event of one (source, kind)."""
-        key = (event.source, event.kind)
-        if event.active:
-            self._records[key] = AnomalyRecord(*key, event.severity, event.count, ts)
-        else:
-            self._records.pop(key, None)
-
-    def drop(self) -> None:
-        """Drop the records: a snapshot, or another boot, tells its own."""
-        self._records.clear()
-
-    def active_at(self, source: str) -> list[AnomalyRecord]:
-        """Those of a source and of its parts (`env07` and `env07.r0c1`), the worst first."""
-        found = [
-            record
-            for record in self._records.values()
-            if record.source == source or record.source.startswith(source + ".")
-        ]
-        return sorted(found, key=lambda r: (-SEVERITY_RANK[r.severity], r.kind != ROLLBACK, -r.last))
+def raised_at(known: Anomalies, source: str) -> list[AnomalyRecord]:
+    """Those of a source and of its parts (`env07` and `env07.r0c1`), the worst first."""
+    found = [one for one in known.values() if one.source == source or one.source.startswith(source + ".")]
+    return sorted(found, key=lambda r: (-SEVERITY_RANK[r.severity], r.kind != ROLLBACK, -r.last))

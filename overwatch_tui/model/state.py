@@ -19,7 +19,7 @@ from esper_overwatch.protocol.messages.events import Context
 from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, UPDATE_SIGNALS, severity_of
 from esper_overwatch.protocol.messages.vocabulary import WITH_SEED, Stage
 
-from .anomalies import Anomalies
+from .anomalies import Anomalies, fold_anomaly
 from .commands import Commands
 from .curves import Curves
 from .escalations import OpenEscalations
@@ -91,7 +91,7 @@ class State:
     gates: dict[tuple[int, str], GateResult] = field(default_factory=dict)
     seed_counts: SeedCounts = field(default_factory=SeedCounts)
     stories: SeedStories = field(default_factory=SeedStories)
-    anomalies: Anomalies = field(default_factory=Anomalies)
+    anomalies: Anomalies = field(default_factory=dict)
     incidents: Incidents = field(default_factory=Incidents)
     incident_history: IncidentHistory = field(default_factory=IncidentHistory)
     commands: Commands = field(default_factory=Commands)
@@ -142,7 +142,7 @@ class State:
 
     def rejoin(self, reason: str, *, now: int) -> None:
         """Prepare for a snapshot of the same boot: what was open may have ended unheard."""
-        self.anomalies.drop()
+        self.anomalies.clear()
         self.incidents.drop()
         self.escalations = OpenEscalations()
         self.note(reason, now=now)
@@ -296,7 +296,7 @@ def _run_config(state: State, event: Event) -> None:
 @_on(ev.RunStarted)
 def _run_started(state: State, event: Event) -> None:
     if state.run is not None and state.run.boot != event.data.boot:
-        state.anomalies.drop()
+        state.anomalies.clear()
         state.incidents.begin_boot()
     state.run = event.data
     state.rounds_planned = event.data.rounds
@@ -438,7 +438,7 @@ HANDLERS |= {
     ev.TelemetryStride: _keep(data="stride"),
     ev.LayerStatistics: _keep(data="layers", ctx="layers_ctx"),
     ev.ProfilerStarted: _keep(data="profiling"),
-    ev.Anomaly: lambda state, event: state.anomalies.fold(event.data, ts=event.ts),
+    ev.Anomaly: lambda state, event: fold_anomaly(state.anomalies, event.data, ts=event.ts),
     ev.Incident: lambda state, event: state.incidents.fold(event.data),
     ev.AnomalyAcknowledged: lambda state, event: state.incidents.fold_acknowledged(event.data, event.ts),
     ev.AnomalyMuted: lambda state, event: state.incidents.fold_muted(event.data),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import NamedTuple
 
-from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord, env_source
+from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord, env_source, raised_at
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.protocol.messages.anomaly_guide import ROLLBACK, title_of
@@ -99,7 +99,7 @@ def _finite(value: float | None) -> float:
 def env_row(state: State, env: int, glyphs: Glyphs) -> EnvRow:
     epoch = state.epoch
     source = env_source(env)
-    records = state.anomalies.active_at(source)
+    records = raised_at(state.anomalies, source)
     status, severity = _status(records, has_data=epoch is not None)
     accuracy = at_or_none(epoch.val_accuracy, env) if epoch else None
     earlier = at_or_none(state.previous_epoch.val_accuracy, env) if state.previous_epoch else None
