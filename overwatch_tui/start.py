@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -10,13 +9,10 @@ import click
 
 from esper_overwatch.protocol.codec.addresses import is_remote_address, parse_ssh_address, ssh_address_of
 from esper_overwatch.protocol.errors import RunNotFound, TunnelError
-from esper_overwatch.protocol.runs import find_run
-from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 from .render.view_state import ViewState
 from .source.compared_runs import ComparedRuns
 from .source.feed import Feed, LiveFeed, NoFeed
-from .source.replay import ReplayFeed
 from .source.run_list import ListedRun, LocalMachine, MachineRuns, RemoteMachine, RunList
 
 
@@ -57,35 +53,28 @@ def make_run_list(hosts: Sequence[str], *, daemon: str | None, thin: bool | None
     return RunList(machines or [LocalMachine(thin=thin)])
 
 
-def open_address(address: str | None, *, daemon: str | None, thin: bool | None) -> Feed:
-    """Follow a run; one of this machine that has ended is opened as a recording, at its end.
+def _follow(address: str | None, *, daemon: str | None, thin: bool | None) -> Feed:
+    """Follow a run; one that is not there is waited for, and the feed says so.
 
     Raises:
-        EsperError: another machine cannot be reached, or the recording cannot be read.
+        EsperError: another machine cannot be reached.
     """
-    if address is not None and not is_remote_address(address):
-        try:
-            run = find_run(address)
-        except RunNotFound:
-            pass  # it may begin later: the feed waits for it, and says so
-        else:
-            if not run.is_live:
-                return ReplayFeed(run.path / EVENTS_FILE, math.inf)
     return LiveFeed(address, thin=is_remote_address(address) if thin is None else thin, remote_daemon=daemon)
 
 
-def _ended_elsewhere(address: str | None, runs: RunList) -> tuple[MachineRuns, ListedRun] | None:
-    """The run that an address of `--ssh` names, where it has ended; None where it lives or is not known."""
-    if address is None or not address.startswith("ssh://"):
-        return None
-    wanted = parse_ssh_address(address)
-    machine = next((machine for machine in runs.machines if machine.host == wanted.login), None)
-    if wanted.run is None or machine is None:
+def _ended_run(address: str | None, runs: RunList) -> tuple[MachineRuns, ListedRun] | None:
+    """The run that a name or an address of `--ssh` means, where it has ended; else None."""
+    host, name = "", address
+    if address is not None and address.startswith("ssh://"):
+        wanted = parse_ssh_address(address)
+        host, name = wanted.login, wanted.run
+    machine = next((machine for machine in runs.machines if machine.host == host), None)
+    if name is None or machine is None or (not host and is_remote_address(name)):
         return None
     try:
-        run = machine.find(wanted.run)
+        run = machine.find(name)
     except (RunNotFound, TunnelError):
-        return None  # that machine says it, and what else there is
+        return None  # who follows it says that, and what else there is
     finally:
         runs.close()
     return None if run.live else (machine, run)
@@ -123,8 +112,8 @@ def open_named(address: str | None, runs: RunList, *, daemon: str | None, thin: 
     Raises:
         EsperError: another machine cannot be reached, or the recording cannot be read.
     """
-    ended = _ended_elsewhere(address, runs)
-    return open_address(address, daemon=daemon, thin=thin) if ended is None else ended[0].open(ended[1])
+    ended = _ended_run(address, runs)
+    return _follow(address, daemon=daemon, thin=thin) if ended is None else ended[0].open(ended[1])
 
 
 def open_first(address: str | None, choice: RunChoice, *, daemon: str | None, thin: bool | None) -> Feed:
@@ -146,6 +135,6 @@ def open_first(address: str | None, choice: RunChoice, *, daemon: str | None, th
     is_one = len(machines) == 1 and not machines[0].problem
     if is_one and (len(choice.runs.live) == 1 or not choice.runs.entries):
         choice.runs.close()
-        return open_address(address, daemon=daemon, thin=thin)
+        return _follow(address, daemon=daemon, thin=thin)
     choice.is_start = True
     return NoFeed()

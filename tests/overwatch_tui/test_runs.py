@@ -328,7 +328,7 @@ def test_ended_run_of_another_machine_is_fetched(wanted: str, opened: list[str])
 
 def test_live_or_unknown_run_elsewhere_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     followed: list[str | None] = []
-    monkeypatch.setattr(start, "open_address", lambda address, **_: followed.append(address))
+    monkeypatch.setattr(start, "LiveFeed", lambda address, **_: followed.append(address))
     machine = FakeMachine(RUNS, host="me@box")
     for name in ("alpha", "nobody"):
         open_first(f"ssh://me@box/{name}", RunChoice(RunList([machine])), daemon=None, thin=None)
