@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,11 +21,8 @@ from esper_overwatch.protocol.version import __version__
 
 from .first_frame import FirstFrame
 from .hangup import leave_on_hangup, leave_on_signals
-from .render.notifier import CHOICES
-from .render.palettes import PALETTES
-from .render.view_state import REFRESH_RATES, SORTS
 from .settings.sources import read_settings
-from .settings.table import SETTINGS, SettingValue
+from .settings.table import SETTINGS, SettingValue, format_value
 from .source.temporary_folders import remove_temporary_folders
 
 DRIVER_VARIABLE = "TEXTUAL_DRIVER"
@@ -74,6 +71,25 @@ class _View(_Text):
         return self._choice.shell_complete(ctx, param, incomplete)
 
 
+def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each setting, under its name; `glyphs` has `--ascii`."""
+    for name, setting in reversed(SETTINGS.items()):
+        option, default = f"--{name.replace('_', '-')}", f"  [default: {format_value(setting.default)}]"
+        if name == "glyphs":
+            continue
+        if isinstance(setting.default, bool):
+            made = click.option(f"{option}/--no-{option[2:]}", name, default=None, help=setting.help)
+        elif name == "view":
+            made = click.option(option, type=_View(), help=setting.help + default)
+        elif setting.read is not None:
+            made = click.option(option, metavar=str(setting.choices[-1]), help=setting.help + default)
+        else:
+            names = [format_value(choice) for choice in setting.choices]
+            made = click.option(option, type=click.Choice(names), help=setting.help + default)
+        command = made(command)
+    return command
+
+
 @click.command(cls=_Command)
 @click.argument("name", required=False)
 @click.argument("others", nargs=-1)
@@ -99,12 +115,6 @@ class _View(_Text):
     metavar="N",
     help="With --once: wait until round N has ended.",
 )
-@click.option(
-    "--view",
-    type=_View(),
-    help="View, or panel of one, that is shown first.  [default: run]",
-)
-@click.option("--sort", type=click.Choice(SORTS), help="Order of the envs.  [default: attention]")
 @click.option("--replay", metavar="RUN|FILE", help="Play the journal of a run instead of following it.")
 @click.option(
     "--speed",
@@ -113,7 +123,6 @@ class _View(_Text):
     show_default=True,
     help="Speed of --replay, times that of the run.",
 )
-@click.option("--read-only/--no-read-only", default=None, help="Watch only; send no commands.")
 @click.option(
     "--ascii", is_flag=True, help="Use ASCII characters only (automatic where the terminal needs it)."
 )
@@ -124,24 +133,6 @@ class _View(_Text):
 )
 @click.option("--no-color", is_flag=True, help="Use bold and reverse only; NO_COLOR does the same.")
 @click.option(
-    "--theme",
-    type=click.Choice(["auto", *PALETTES]),
-    help="Colours; auto = by what TERM can show. Inside: `:theme`.  [default: auto]",
-)
-@click.option(
-    "--mouse/--no-mouse", default=None, help="Take clicks and the wheel; text is then marked with Shift."
-)
-@click.option(
-    "--notify",
-    type=click.Choice(CHOICES),
-    help="How a new critical incident is told: bell, or also a notification of the desktop.  [default: auto]",
-)
-@click.option(
-    "--quiet",
-    metavar="HH:MM-HH:MM",
-    help="No bell and no notification in these hours, such as 22:00-07:00; off = in none.  [default: off]",
-)
-@click.option(
     "--serve", is_flag=True, help="Show it in a browser: serve it on this machine's loopback address."
 )
 @click.option(
@@ -151,11 +142,7 @@ class _View(_Text):
     show_default=True,
     help="With --serve: port; 0 = any that is free.",
 )
-@click.option(
-    "--refresh",
-    type=click.Choice([f"{r:g}" for r in REFRESH_RATES]),
-    help="Frames per second.  [default: 1]",
-)
+@_setting_options
 @click.version_option(__version__, prog_name="esper-tui")
 def main(
     name: str | None,
@@ -166,21 +153,14 @@ def main(
     once: bool,
     as_json: bool,
     after_round: int | None,
-    view: str | None,
-    sort: str | None,
     replay: str | None,
     speed: float,
-    read_only: bool | None,
     ascii: bool,
     thin: bool | None,
     no_color: bool,
-    theme: str | None,
-    mouse: bool | None,
-    notify: str | None,
-    quiet: str | None,
     serve: bool,
     port: int,
-    refresh: str | None,
+    **chosen: SettingValue | None,
 ) -> None:
     """Watch a run in the terminal and steer it.
 
@@ -197,9 +177,9 @@ def main(
     if not once and (as_json or after_round):
         raise click.UsageError("--json and --after-round go with --once")
     address = run_address(name, ssh=ssh[0] if ssh else None, key=key)
-    chosen: dict[str, SettingValue | None] = {"theme": theme, "mouse": mouse, "notify": notify, "view": view}
-    chosen |= {"sort": sort, "read_only": read_only, "quiet": quiet}
-    chosen |= {"refresh": float(refresh) if refresh else None, "glyphs": "ascii" if ascii else None}
+    chosen["glyphs"] = "ascii" if ascii else None
+    if chosen["refresh"] is not None:
+        chosen["refresh"] = float(chosen["refresh"])
     settings = read_settings(os.environ, chosen)
     if once:
         leave_on_signals(remove_temporary_folders)
