@@ -68,7 +68,6 @@ class Session:
         self._problem: EsperError | None = None
         self._recent: deque[int] = deque()
         """Times of the events of the last seconds, by the daemon's clock."""
-        self._commands_request: str | None = None
         self._ask_commands_at = 0.0
         self._questions: dict[str, Callable[[RequestOutcome], None]] = {}
 
@@ -175,7 +174,11 @@ class Session:
         ):
             return
         self._ask_commands_at = time.monotonic() + COMMANDS_SECONDS
-        self._commands_request = self.feed.request("status", {})
+        self.ask("status", {}, self._take_commands)
+
+    def _take_commands(self, reply: RequestOutcome) -> None:
+        if reply.result is not None:
+            self.state.loop_commands = dict(reply.result.get("commands") or {})
 
     def _replied(self, reply: RequestOutcome) -> None:
         late = None if self.backfill is None else self.backfill.take(reply)
@@ -186,10 +189,6 @@ class Session:
         answered = self._questions.pop(reply.id, None)
         if answered is not None:
             answered(reply)
-            return
-        if reply.id == self._commands_request:
-            if reply.result is not None:
-                self.state.loop_commands = dict(reply.result.get("commands") or {})
             return
         if reply.error is not None and reply.error.kind == "no_reply":
             self.state.commands.mark_no_reply(reply.id, str(reply.error))
