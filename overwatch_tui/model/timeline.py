@@ -345,13 +345,13 @@ class Seek:
                 return False
 
     @property
-    def progress(self) -> float | None:
-        """Share of the way that is done; None where its end is not known."""
+    def progress(self) -> str:
+        """Share of the way that is done, such as `43%`; the number of events where its end is not known."""
         folding, target = self.folding, self.target
         if target.position is not None:
             done, all_ = folding.position - self._begin[0], target.position - self._begin[0]
         elif target.ts is not None and self._begin[1]:
             done, all_ = folding.ts - self._begin[1], target.ts - self._begin[1]
         else:
-            return None
-        return min(1.0, done / all_) if all_ > 0 else 1.0
+            return f"{folding.position} events"
+        return f"{min(1.0, done / all_) if all_ > 0 else 1.0:.0%}"

@@ -67,10 +67,7 @@ class Cursor:
     @property
     def progress(self) -> str:
         """Progress on its way, such as `43%`; empty where it is on none."""
-        if self._seek is None:
-            return ""
-        share = self._seek.progress
-        return f"{self._seek.folding.position} events" if share is None else f"{share:.0%}"
+        return "" if self._seek is None else self._seek.progress
 
     @property
     def position(self) -> int:

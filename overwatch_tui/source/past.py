@@ -88,10 +88,7 @@ class Past:
 
     @property
     def progress(self) -> str:
-        if self._reading is None:
-            return self.amount
-        share = self._reading.progress
-        return f"{self._reading.folding.position} events" if share is None else f"{share:.0%}"
+        return self.amount if self._reading is None else self._reading.progress
 
     def step(self, seconds: float) -> RunTimeline | None:
         """Go on for about `seconds`; the timeline once it is whole.
