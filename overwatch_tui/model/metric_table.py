@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from esper_overwatch.protocol.messages.events import (
     Artifact,
@@ -43,16 +43,10 @@ class MetricTable:
     """Events `scalar` received."""
 
     def copy(self) -> MetricTable:
-        return replace(
-            self,
-            statistics=dict(self.statistics),
-            histograms=dict(self.histograms),
-            by_hand=dict(self.by_hand),
-            artifacts=dict(self.artifacts),
-            images=dict(self.images),
-            tables=dict(self.tables),
-            texts=dict(self.texts),
-        )
+        copied: dict[str, Any] = {
+            name: dict(each) for name, each in vars(self).items() if isinstance(each, dict)
+        }
+        return replace(self, **copied)
 
     def fold(self, event: object) -> None:
         """Take in an event of a published run; but for numbers the newest of each name is kept."""

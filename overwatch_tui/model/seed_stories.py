@@ -259,19 +259,12 @@ class SeedStories:
 
     def _valid(self, facts: _Facts) -> list[_Fact]:
         """What counts of the facts, in the order of the events."""
-        return sorted(
-            (
-                fact
-                for fact in facts.all
-                if not self._is_void(
-                    "life",
-                    fact.seq,
-                    (facts.place.round, fact.epoch),
-                    is_end=isinstance(fact.what, SeedEnded),
-                )
-            ),
-            key=lambda fact: fact.seq,
-        )
+
+        def is_valid(fact: _Fact) -> bool:
+            clock, is_end = (facts.place.round, fact.epoch), isinstance(fact.what, SeedEnded)
+            return not self._is_void("life", fact.seq, clock, is_end=is_end)
+
+        return sorted(filter(is_valid, facts.all), key=lambda fact: fact.seq)
 
     def _steps(self, place: _Place) -> Iterator[tuple[int, int, int, str]]:
         """Epoch, number, time and seed of each stage in a place."""

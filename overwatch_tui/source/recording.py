@@ -6,7 +6,6 @@ import math
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 from esper_overwatch.protocol.client.ssh_command import RemoteCommand
 from esper_overwatch.protocol.errors import EsperError, TunnelError
@@ -91,9 +90,6 @@ class FetchFeed(NoFeed):
 
     def _size(self) -> str:
         return "done" if self._command is None else f"{self._command.num_bytes / 1024:.0f} KiB so far"
-
-    def request(self, method: str, params: dict[str, Any]) -> str:
-        raise EsperError(f"a recording accepts no commands: {method} {params}")
 
     def close(self) -> None:
         if self._command is not None:

@@ -34,6 +34,8 @@ class ReplayFeed:
         EsperError: the file cannot be read, or holds no event.
     """
 
+    is_caught_up = True
+
     def __init__(self, path: Path, speed: float) -> None:
         self._path = path
         self._outcome = Outcome()
@@ -50,8 +52,8 @@ class ReplayFeed:
         self._begin, self._end = self.clock, _newest_time(path) if math.isinf(speed) else None
         self._wall = time.monotonic()
         self._count = 0
-        self._boot: str | None = None
-        self._run: str | None = None
+        self.boot: str | None = None
+        self.run_id: str | None = None
         self.problem: EsperError | None = None
         """Why the rest of the recording cannot be read: it ends before."""
 
@@ -65,18 +67,6 @@ class ReplayFeed:
     def _note_bad(self, number: int, error: WireError) -> None:
         self._bad += 1
         self._last_bad = f"line {number}: {error}"
-
-    @property
-    def run_id(self) -> str | None:
-        return self._run
-
-    @property
-    def boot(self) -> str | None:
-        return self._boot
-
-    @property
-    def is_caught_up(self) -> bool:
-        return True
 
     @property
     def is_over(self) -> bool:
@@ -110,8 +100,8 @@ class ReplayFeed:
         if event is None:
             return items
         started = event.data
-        if isinstance(started, RunStarted) and started.boot != self._boot:
-            self._boot, self._run = started.boot, started.run
+        if isinstance(started, RunStarted) and started.boot != self.boot:
+            self.boot, self.run_id = started.boot, started.run
             items.append(Reset(f"run {started.name}, boot {started.boot}"))
         self.clock = max(self.clock, event.ts)
         self._count += 1
@@ -143,7 +133,7 @@ class ReplayFeed:
             raise
         self._events, self._next, self.problem = events, following, None
         self._count, self.clock = position, ts
-        self._boot, self._run = (None, None) if run is None else (run.boot, run.run)
+        self.boot, self.run_id = (None, None) if run is None else (run.boot, run.run)
 
     def now(self) -> int:
         return self.clock
