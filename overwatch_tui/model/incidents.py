@@ -6,7 +6,6 @@ the daemon tells all viewers; where none is connected, it concerns this terminal
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,7 +43,7 @@ class Mute(NamedTuple):
 NO_MUTE = Mute(0)
 
 
-@dataclass
+@dataclass(frozen=True)
 class IncidentRecord:
     """One incident, and what was said of it."""
 
@@ -73,67 +72,59 @@ class IncidentRecord:
 
 @dataclass
 class Incidents:
-    """All records by id; acknowledgements and mutes outlive a resynchronisation."""
+    """What the daemon tells of each, by id; acknowledgements and mutes outlive a resynchronisation."""
 
-    _records: dict[str, IncidentRecord] = field(default_factory=dict)
+    _told: dict[str, Incident] = field(default_factory=dict)
     _acknowledged: dict[str, Acknowledgement] = field(default_factory=dict)
     _muted: dict[str, Mute] = field(default_factory=dict)
 
     def copy(self) -> Incidents:
-        return copy.deepcopy(self)
+        return Incidents(dict(self._told), dict(self._acknowledged), dict(self._muted))
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._told)
 
     def get(self, key: str) -> IncidentRecord | None:
-        return self._records.get(key)
+        return self._record(self._told[key]) if key in self._told else None
+
+    def _record(self, data: Incident) -> IncidentRecord:
+        return IncidentRecord(data, self._acknowledged.get(data.id), self._muted.get(data.id, NO_MUTE))
 
     def fold(self, data: Incident) -> None:
         """Take in the newest event of one."""
-        seen, mute = self._acknowledged.get(data.id), self._muted.get(data.id, NO_MUTE)
-        self._records[data.id] = IncidentRecord(data, seen, mute)
-        if len(self._records) > MAX_RECORDS:
-            over = [record for record in self._records.values() if not record.data.active]
-            for record in sorted(over, key=lambda r: r.data.over)[: len(self._records) - MAX_RECORDS]:
-                del self._records[record.key]
+        self._told[data.id] = data
+        if len(self._told) > MAX_RECORDS:
+            over = [each for each in self._told.values() if not each.active]
+            for each in sorted(over, key=lambda one: one.over)[: len(self._told) - MAX_RECORDS]:
+                del self._told[each.id]
 
     def begin_boot(self) -> None:
         """Another boot tells its own; what the one before left open ended with it."""
-        for key in [key for key, record in self._records.items() if record.data.active]:
-            del self._records[key]
+        self._told = {key: each for key, each in self._told.items() if not each.active}
 
     def drop(self) -> None:
         """Drop the records: a snapshot brings them again."""
-        self._records.clear()
+        self._told.clear()
 
     def fold_acknowledged(self, event: AnomalyAcknowledged, ts: int) -> None:
         seen = Acknowledgement(ts, SEVERITY_RANK[event.severity], event.by, event.reason)
-        self._see(event.incident, seen)
+        self._acknowledged[event.incident] = seen
 
     def fold_muted(self, event: AnomalyMuted) -> None:
-        self._silence(event.incident, Mute(event.until, event.by, event.reason))
+        self._muted[event.incident] = Mute(event.until, event.by, event.reason)
 
     def ack(self, key: str, now: int) -> None:
         """Acknowledge at the present severity, for this terminal until the daemon says it of all."""
-        self._see(key, Acknowledgement(now, SEVERITY_RANK[self._records[key].data.severity]))
+        self._acknowledged[key] = Acknowledgement(now, SEVERITY_RANK[self._told[key].severity])
 
     def silence(self, key: str, until: int) -> None:
         """Mute until a time (microseconds; 0 = no longer), for this terminal likewise."""
-        self._silence(key, Mute(until))
-
-    def _see(self, key: str, seen: Acknowledgement) -> None:
-        self._acknowledged[key] = seen
-        if key in self._records:
-            self._records[key].acknowledged = seen
-
-    def _silence(self, key: str, mute: Mute) -> None:
-        self._muted[key] = mute
-        if key in self._records:
-            self._records[key].mute = mute
+        self._muted[key] = Mute(until)
 
     def ordered(self) -> list[IncidentRecord]:
         """Records in the order waiting, open, worst, causes before symptoms, newest."""
-        return sorted(self._records.values(), key=lambda r: (not r.is_waiting, *incident_order(r.data)))
+        records = map(self._record, self._told.values())
+        return sorted(records, key=lambda r: (not r.is_waiting, *incident_order(r.data)))
 
     def waiting(self) -> list[IncidentRecord]:
         """Records that need an acknowledgement, muted ones included."""
