@@ -152,7 +152,6 @@ class Session:
             self.state = State()
             self.state.note(f"now following {reason}", now=now)
         elif self._boot is not None and self.feed.boot != self._boot:
-            self.state.commands.mark_daemon_lost("the daemon restarted before it was executed")
             reason = f"the daemon restarted: {reason}"
             self.view.show_message(reason)
             self.state = self.state.reset_copy(reason, now=now)

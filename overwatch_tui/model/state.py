@@ -160,6 +160,7 @@ class State:
             numbers=self.numbers,
         )
         fresh.incidents.drop()
+        fresh.commands.mark_daemon_lost("the daemon restarted before it was executed")
         fresh.note(reason, now=now)
         return fresh
 

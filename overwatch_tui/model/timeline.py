@@ -303,21 +303,15 @@ class EventReader(Protocol):
 
 
 class Seek:
-    """Folds up to a target, in slices of time; `on_reset` gives the state after a `Reset`."""
+    """Folds up to a target, in slices of time."""
 
     def __init__(
-        self,
-        timeline: RunTimeline,
-        folding: Folding,
-        reader: EventReader,
-        target: SeekTarget,
-        on_reset: Callable[[State, Reset], State] = lambda state, _: state,
+        self, timeline: RunTimeline, folding: Folding, reader: EventReader, target: SeekTarget
     ) -> None:
         self.folding = folding
         self.target = target
         self._timeline = timeline
         self._reader = reader
-        self._on_reset = on_reset
         self._begin = folding.position, folding.ts
         self.is_met = False
         """True if the target was reached, False at the end of all events."""
@@ -335,7 +329,7 @@ class Seek:
                 return True
             for item in self._reader.take():
                 if isinstance(item, Reset):
-                    folding.state = self._on_reset(folding.state, item)
+                    folding.state = folding.state.reset_copy(item.reason, now=folding.state.ts)
                 elif isinstance(item, Event):
                     self._timeline.fold(folding, item)
             if target.until is not None and target.until(event):

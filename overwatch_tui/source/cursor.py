@@ -18,7 +18,6 @@ from esper_overwatch.overwatch_tui.model.timeline import (
     SeekTarget,
     is_trouble,
 )
-from esper_overwatch.protocol.client.items import Reset
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.messages.events import EpochFinished, RunStarted
@@ -213,7 +212,7 @@ class RecordedCursor(Cursor):
         if self._seek is None:
             self.moment = Moment(shown.state.frozen_copy(), now, shown.position)
         feed.is_paused = True
-        self._seek = Seek(self.timeline, present, feed, target, rejoined)
+        self._seek = Seek(self.timeline, present, feed, target)
         return ""
 
     def _step_beyond(self, what: str, by: int) -> str:
@@ -231,13 +230,6 @@ class RecordedCursor(Cursor):
         if seek.target.until is not None and not seek.is_met:
             self.notice = "not after this moment: the recording ends here"
         return seek.folding.state
-
-
-def rejoined(state: State, reset: Reset) -> State:
-    """A state for the next boot of the recording."""
-    if state.run is not None:
-        state.commands.mark_daemon_lost("the daemon restarted before it was executed")
-    return state.reset_copy(reset.reason, now=state.ts)
 
 
 def _is_epoch(event: Event) -> bool:

@@ -24,7 +24,7 @@ from esper_overwatch.protocol.client.items import Item
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import EsperError
 
-from .cursor import Cursor, Moment, rejoined
+from .cursor import Cursor, Moment
 from .past import Past
 
 MakePast = Callable[[Keyframe], Past | None]
@@ -145,7 +145,7 @@ class LiveCursor(Cursor):
                 reader = self._past.read_after(present)
             except EsperError as error:
                 return str(error)
-        self._seek = Seek(self.timeline, present, reader, target, rejoined)
+        self._seek = Seek(self.timeline, present, reader, target)
         return ""
 
     def _step(self, what: str, by: int) -> str:

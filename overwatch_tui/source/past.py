@@ -24,7 +24,6 @@ from esper_overwatch.protocol.messages.events import EVENTS, RunStarted
 from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
-from .cursor import rejoined
 from .replay import ReplayFeed
 from .temporary_folders import make_temporary_folder, remove_temporary_folder
 
@@ -117,7 +116,7 @@ class Past:
         if run is not None and not isinstance(first and first.data, RunStarted):
             feed.rewind({}, position=0, ts=feed.now(), run=run)  # it begins in the midst of a boot
             present.state.run, present.state.rounds_planned = run, run.rounds
-        self._reading = Seek(self._timeline, present, feed, SeekTarget(ts=self.border.ts), rejoined)
+        self._reading = Seek(self._timeline, present, feed, SeekTarget(ts=self.border.ts))
         return self._reading
 
     def read_after(self, present: Folding) -> EventReader:
