@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from typing import Any, TypeVar
 
 from esper_overwatch.protocol.messages.events import (
@@ -73,7 +72,9 @@ class MetricTable:
             old = self.statistics.get(name)
             if old is None and len(self.statistics) >= MAX_METRICS:
                 continue
-            self.statistics[name] = _after(old, event.step, value)
+            new = MetricStatistics(step=event.step, last=value, count=0) if old is None else replace(old)
+            new.add(event.step, value)
+            self.statistics[name] = new
 
     def _fold_summary(self, event: Summary) -> None:
         """Take over the publisher's counts, which include what came before this viewer."""
@@ -88,21 +89,3 @@ class MetricTable:
 def _keep(table: dict[str, _T], name: str, value: _T) -> None:
     if name in table or len(table) < MAX_METRICS:
         table[name] = value
-
-
-def _after(old: MetricStatistics | None, step: int, value: float) -> MetricStatistics:
-    finite = isfinite(value)
-    if old is None:
-        some = value if finite else None
-        return MetricStatistics(
-            step=step, last=value, count=1, nonfinite=int(not finite), min=some, max=some, mean=some
-        )
-    new = replace(old, step=step, last=value, count=old.count + 1)
-    if not finite:
-        new.nonfinite += 1
-    elif old.min is None or old.max is None or old.mean is None:
-        new.min = new.max = new.mean = value
-    else:
-        new.min, new.max = min(old.min, value), max(old.max, value)
-        new.mean = old.mean + (value - old.mean) / max(1, new.count - new.nonfinite)
-    return new

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from math import isfinite
 from pathlib import Path
 
 from esper_overwatch.protocol.codec.json_lines import decode_line
@@ -103,7 +102,7 @@ class RunSummary:
                 if one is None:
                     one = self._metrics[name] = MetricStatistics(step=step, last=value, count=0)
                     self._has_news = True
-                _update(one, step, value)
+                one.add(step, value)
             self._step = step
             self._is_changed = True
 
@@ -146,19 +145,3 @@ class RunSummary:
             after.append(event)
         for event in reversed(after):
             self.fold(event)
-
-
-def _update(one: MetricStatistics, step: int, value: float) -> None:
-    one.step, one.last = step, value
-    one.count += 1
-    if not isfinite(value):
-        one.nonfinite += 1
-        return
-    if one.min is None or one.max is None or one.mean is None:
-        one.min = one.max = one.mean = value
-        return
-    if value < one.min:
-        one.min = value
-    if value > one.max:
-        one.max = value
-    one.mean += value / (n := one.count - one.nonfinite) - one.mean / n

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from .registry import event
@@ -109,6 +110,22 @@ class MetricStatistics:
     min: float | None = None
     max: float | None = None
     mean: float | None = None
+
+    def add(self, step: int, value: float) -> None:
+        """Take in the next value."""
+        self.step, self.last = step, value
+        self.count += 1
+        if not isfinite(value):
+            self.nonfinite += 1
+            return
+        if self.min is None or self.max is None or self.mean is None:
+            self.min = self.max = self.mean = value
+            return
+        if value < self.min:
+            self.min = value
+        if value > self.max:
+            self.max = value
+        self.mean += value / (n := self.count - self.nonfinite) - self.mean / n
 
 
 @event("summary", "metric", keep=1)
