@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from esper_overwatch.overwatch_tui.keys import ACTIONS, Key
-from esper_overwatch.protocol.storage.folders import config_folder, write_atomically
+from esper_overwatch.protocol.storage.folders import config_folder, replace_file
 
 from .keymap import remap_keys
 from .table import SETTINGS, BadSetting, SettingValue, nearest
@@ -127,6 +127,6 @@ def write_setting(path: Path, name: str, value: SettingValue | None) -> None:
         else:
             document[name] = value
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(path, tomlkit.dumps(document).encode())
+        replace_file(path, tomlkit.dumps(document).encode())
     except OSError as error:
         raise BadSetting(f"{path}: cannot be written: {error.strerror}") from error

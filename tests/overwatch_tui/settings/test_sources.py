@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -130,6 +131,14 @@ def test_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
     write_setting(link, "theme", "light")
     assert link.is_symlink()
     assert real.read_text() == 'theme = "light"\n'
+
+
+def test_disk_that_refuses_a_setting_is_told(tmp_path: Path) -> None:
+    path = _file(tmp_path, 'theme = "dark"\n')
+    (tmp_path / f".tui.toml.{os.getpid()}").mkdir()  # where the new file is written
+    with pytest.raises(BadSetting, match=r"tui\.toml: cannot be written: "):
+        write_setting(path, "theme", "light")
+    assert path.read_text() == 'theme = "dark"\n'
 
 
 def test_every_action_has_a_name_to_write() -> None:
