@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Reversible, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -74,30 +74,33 @@ def _is_of_kind(inputs: PanelInputs, entry: LogEntry) -> bool:
 
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
-    """(stream, seq, ts) of the entries, oldest first."""
-    return [_key(entry) for entry in _rows(inputs)]
+    """(stream, seq, ts) of the newest entry of each row, the oldest row first."""
+    return [_key(row[0]) for row in _rows(inputs)]
 
 
-def _rows(inputs: PanelInputs) -> list[LogEntry]:
-    """Entries that the filters show; without any the moves of the seeds in an epoch are one."""
-    found = [entry for entry in inputs.state.log if passes_filter(inputs, entry)]
+def _rows(inputs: PanelInputs) -> list[list[LogEntry]]:
+    """Rows that the filters show, each of the entries it tells of, the newest first; see `_folded`."""
     if "log" in inputs.view.filters or inputs.view.log_filter != "all":
-        return found
-    return inputs.keep("folded log", lambda: _fold_seeds(found))
+        return [[entry] for entry in inputs.state.log if passes_filter(inputs, entry)]
+    return inputs.keep("folded log", lambda: _folded(inputs.state.log))
 
 
-def _fold_seeds(found: list[LogEntry]) -> list[LogEntry]:
-    """Several moves of seeds in an epoch as one entry, in the place of the last."""
+def _folded(log: Reversible[LogEntry]) -> list[list[LogEntry]]:
+    """The moves of the seeds in an epoch make one row, in the place of the last; all else has its own."""
+    rows: list[list[LogEntry]] = []
     moved: dict[tuple[int, int], list[LogEntry]] = {}
-    for entry in found:
-        if entry.tag == "SEED":
-            moved.setdefault((entry.round, entry.epoch), []).append(entry)
-    rows = []
-    for entry in found:
-        group = moved[entry.round, entry.epoch] if entry.tag == "SEED" else [entry]
-        if entry is group[-1]:
-            rows.append(entry if len(group) == 1 else replace(entry, source="seeds", data=_moves(group)))
+    for entry in reversed(log):
+        group = moved.setdefault((entry.round, entry.epoch), []) if entry.tag == "SEED" else []
+        group.append(entry)
+        if len(group) == 1:
+            rows.append(group)
+    rows.reverse()
     return rows
+
+
+def _told(row: list[LogEntry]) -> LogEntry:
+    """What a row shows: its entry, or one that sums several up."""
+    return row[0] if len(row) == 1 else replace(row[0], source="seeds", data=_moves(row))
 
 
 def _moves(group: list[LogEntry]) -> str:
@@ -113,15 +116,15 @@ def _key(entry: LogEntry) -> Hashable:
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """The newest rows, or those around the selected one."""
-    selected, entries = inputs.view.selected.get("log"), _rows(inputs)
+    selected, rows = inputs.view.selected.get("log"), _rows(inputs)
     if selected is None:
-        scroll = Scroll(max(0, len(entries) - height), height)
+        scroll = Scroll(max(0, len(rows) - height), height)
     else:
-        order = [_key(entry) for entry in entries]
+        order = keys(inputs)
         scroll = inputs.view.visible_rows("log", order, height, top=0)
         if selected not in order and order:
             selected = order[0]
-    entries = entries[scroll.rows]
+    entries = [_told(row) for row in rows[scroll.rows]]
     if not entries:
         text = "nothing has happened yet"
         if inputs.view.log_filter != "all":
@@ -151,11 +154,11 @@ def entry_line(inputs: PanelInputs, entry: LogEntry, width: int, *, selected: bo
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """All fields of the selected event, or of the newest."""
-    entries = _rows(inputs)
-    if not entries:
+    rows = _rows(inputs)
+    if not rows:
         return body(inputs, width, height)
     selected = inputs.view.selected.get("log")
-    entry = next((e for e in entries if _key(e) == selected), entries[-1])
+    entry = _told(next((row for row in rows if _key(row[0]) == selected), rows[-1]))
     lines = [entry_line(inputs, entry, width, selected=False), EMPTY]
     where = f"   stream {entry.stream}  seq {entry.seq}  round {entry.round}  epoch {entry.epoch}"
     lines.append(Row().put(where, "dim").line(width))
@@ -190,7 +193,7 @@ def _field(name: str, text: str, name_width: int, width: int) -> list[Line]:
 
 
 def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
-    return [{"ts": entry.ts, **_fields_of(entry)} for entry in _rows(inputs)]
+    return [{"ts": entry.ts, **_fields_of(entry)} for entry in map(_told, _rows(inputs))]
 
 
 RENDERER = Renderer(
