@@ -11,7 +11,7 @@ from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 from .chart_view import OVER_RUNS
 from .comparison_table import RUN_STYLES, ComparedValues, comparison_lines
 from .format import format_duration, format_number
-from .lines import Line, Row, StyledText, fit
+from .lines import Line, Row, StyledText, block
 from .panel import PanelInputs
 from .plot import Series, plot_grid
 from .signals import Signal, mark_of, siblings, signal_of
@@ -60,8 +60,8 @@ def draw_charts(
             spans = [*first]
             for part in others:
                 spans += [gap, *part]
-            lines.append(fit(tuple(spans), width))
-    return lines
+            lines.append(tuple(spans))
+    return block(lines, width, len(lines))
 
 
 def _draw_chart(inputs: PanelInputs, name: str, width: int, height: int, *, is_selected: bool) -> list[Line]:
@@ -78,8 +78,7 @@ def _draw_chart(inputs: PanelInputs, name: str, width: int, height: int, *, is_s
         floor=signal.floor,
         form=signal.form,
     )
-    head = _headline(inputs, signal, len(family), width, is_selected=is_selected)
-    return [head, *(fit(line, width) for line in lines)]
+    return [_headline(inputs, signal, len(family), width, is_selected=is_selected), *lines]
 
 
 def _series(inputs: PanelInputs, signal: Signal, family: list[str]) -> list[Series]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .canvas import ChartMemory
+
 if TYPE_CHECKING:
     from esper_overwatch.overwatch_tui.model.curves import ComparedRun, Curves
 
@@ -40,6 +42,7 @@ class ChartView:
     """The run that is watched, where it is compared; its curves are empty where the state has all of them."""
     runs: list[ComparedRun] = field(default_factory=list)
     """Runs that it is compared with."""
+    memory: ChartMemory = field(default_factory=ChartMemory, repr=False, compare=False)
 
     def compare(self, watched: ComparedRun, runs: list[ComparedRun]) -> None:
         """Lay these runs over the one that is watched."""

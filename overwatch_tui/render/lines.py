@@ -109,7 +109,7 @@ def sign_cuts(lines: Sequence[Line], sign: str) -> list[Line]:
 
 def block(lines: Sequence[Line], width: int, height: int) -> list[Line]:
     """Exactly `height` lines of `width` columns."""
-    fitted = [fit(line, width) for line in lines[:height]]
+    fitted = [line if width_of(line) == width else fit(line, width) for line in lines[:height]]
     return fitted + [fit(EMPTY, width)] * (height - len(fitted))
 
 
@@ -142,7 +142,7 @@ def _faded(style: str) -> str:
 
 def width_of(line: Line) -> int:
     """Columns of a line."""
-    return sum(len(text) for text, _ in line)
+    return sum([len(text) for text, _ in line])
 
 
 def restyle(line: Line, style: str) -> Line:

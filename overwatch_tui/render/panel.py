@@ -143,6 +143,7 @@ class PanelInputs:
             form=form,
             is_log=view.is_log,
             at=view.at,
+            memory=view.memory,
         )
 
     def history(self, name: str) -> History | None:

@@ -40,10 +40,12 @@ class PacedScreen(Screen[_Result], inherit_bindings=False):
 
     def rank(self, y: int) -> tuple[int, int]:
         """The importance of a line, the smallest first."""
-        last = [line % self.size.height for line in self.last_lines]
         if y in self.first_lines:
             return 0, self.first_lines.index(y)
-        return (2, last.index(y)) if y in last else (1, y)
+        for line in (y, y - self.size.height):
+            if line in self.last_lines:
+                return 2, self.last_lines.index(line)
+        return 1, y
 
     def note_other_view(self) -> None:
         """Note that the next frame has nothing in common with what is shown."""

@@ -12,6 +12,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from itertools import compress
+from operator import ne
 from typing import NamedTuple
 
 from rich.color import ColorSystem
@@ -352,8 +354,8 @@ def _cells(segments: Sequence[Segment], system: ColorSystem) -> _Line:
 
 def _changed(shown: _Line, wanted: _Line) -> list[int]:
     """Columns that differ."""
-    cells = zip(shown.text, wanted.text, shown.looks, wanted.looks, strict=True)
-    return [i for i, (old, new, look, other) in enumerate(cells) if old != new or look != other]
+    is_changed = map(ne, zip(*shown.cells, strict=True), zip(*wanted.cells, strict=True))
+    return list(compress(range(len(wanted.text)), is_changed))
 
 
 def _runs(changed: list[int], looks: str) -> list[tuple[int, int]]:

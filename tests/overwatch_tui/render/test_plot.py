@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from esper_overwatch.overwatch_tui.model.time_series import SECOND, History
+from esper_overwatch.overwatch_tui.render.canvas import ChartMemory
 from esper_overwatch.overwatch_tui.render.chart_axis import ChartAxis
 from esper_overwatch.overwatch_tui.render.lines import Line, plain
 from esper_overwatch.overwatch_tui.render.plot import (
@@ -199,3 +200,26 @@ def test_an_axis_of_the_past_names_its_times() -> None:
     history.add(axis.now - 100 * SECOND, 1.0)
     last = plain(chart([Series("x", history)], 60, 8, axis, UNICODE)[-1])
     assert last.split() == ["08:43:20", "08:53:20"]
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=lambda g: g.name)
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_remembered_looks_like_what_is_drawn_anew(seed: int, glyphs: Glyphs) -> None:
+    draw, memory = random.Random(seed), ChartMemory()
+    histories = [History() for _ in range(5)]
+    series = [Series(f"{i}", each, "dim", is_line=i < 3, dot=".") for i, each in enumerate(histories)]
+    series[-1] = Series("chosen", histories[-1], mark="x")
+    levels = [draw.random() for _ in histories]
+    for second in range(1, 120):
+        for i, each in enumerate(histories):
+            levels[i] += draw.uniform(-0.1, 0.1)
+            if draw.random() < 0.7:
+                each.add(second * SECOND, levels[i])
+            if draw.random() < 0.01:  # a late one
+                each.add(draw.randrange(second) * SECOND, levels[i])
+        axis = ChartAxis(second * SECOND, draw.choice([60] * 9 + [300]) * SECOND)
+        options = {"limits": [(0.5, "warning")], "is_log": second > 100, "at": second * SECOND // 2}
+        if draw.random() < 0.8:
+            del options["at"]
+        found = chart(series, 50, 10, axis, glyphs, memory=memory, **options)  # type: ignore[arg-type]
+        assert found == chart(series, 50, 10, axis, glyphs, **options), second  # type: ignore[arg-type]
