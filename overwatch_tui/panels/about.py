@@ -17,10 +17,6 @@ def note(inputs: PanelInputs) -> str:
     return f"{len(inputs.state.metrics.artifacts)} files  {len(inputs.state.metrics.texts)} texts"
 
 
-def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return 4, len(_lines(inputs, max(20, width)))
-
-
 def keys(inputs: PanelInputs) -> Sequence[int]:
     """Numbers of the lines: they scroll."""
     return range(len(_lines(inputs, 80)))
@@ -93,4 +89,10 @@ def _files(inputs: PanelInputs, width: int) -> list[Line]:
     return lines
 
 
-RENDERER = Renderer(title=lambda _: "ABOUT", body=body, needs=needs, note=note, keys=keys)
+RENDERER = Renderer(
+    title=lambda _: "ABOUT",
+    body=body,
+    needs=lambda inputs, width: (4, len(_lines(inputs, max(20, width)))),
+    note=note,
+    keys=keys,
+)

@@ -34,14 +34,6 @@ def _fields_of(command: TrackedCommand) -> dict[str, FieldValue]:
     }
 
 
-def title(inputs: PanelInputs) -> str:
-    return f"COMMANDS {len(_rows(inputs))}"
-
-
-def note(inputs: PanelInputs) -> str:
-    return inputs.view.filter_note("commands") or ("read-only" if inputs.view.read_only else "")
-
-
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
     return [command.id for command in _rows(inputs)]
 
@@ -126,17 +118,13 @@ def _in_full(command: TrackedCommand, width: int) -> list[Line]:
     return lines
 
 
-def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
-    return [_fields_of(each) for each in _rows(inputs)]
-
-
 RENDERER = Renderer(
-    title=title,
+    title=lambda inputs: f"COMMANDS {len(_rows(inputs))}",
     body=body,
     needs=lambda *_: (3, 10),
-    note=note,
+    note=lambda inputs: inputs.view.filter_note("commands") or ("read-only" if inputs.view.read_only else ""),
     keys=keys,
     fields=lambda _: FIELDS,
-    records=records,
+    records=lambda inputs: [_fields_of(each) for each in _rows(inputs)],
     detail=detail,
 )

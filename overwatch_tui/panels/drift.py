@@ -18,10 +18,6 @@ MIN_CHART_LINES = 8
 """Lines left under the list that are worth charts."""
 
 
-def note(inputs: PanelInputs) -> str:
-    return inputs.window_name
-
-
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
     """Policy, heads and critic in the order of the event; then the envs and seeds, the worst first."""
     return inputs.keep("drift keys", lambda: _sort_sources(inputs))
@@ -41,10 +37,6 @@ def _magnitude(inputs: PanelInputs, source: str) -> float:
     if value is None:
         return -1.0
     return value if value == value else 1e300
-
-
-def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return 4, min(14, len(keys(inputs)) + 3)
 
 
 def _severity(inputs: PanelInputs, source: str) -> str | None:
@@ -154,8 +146,8 @@ def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
 RENDERER = Renderer(
     title=lambda _: "GRADIENT DRIFT",
     body=body,
-    needs=needs,
-    note=note,
+    needs=lambda inputs, _: (4, min(14, len(keys(inputs)) + 3)),
+    note=lambda inputs: inputs.window_name,
     keys=keys,
     charts=charts,
     records=records,

@@ -38,10 +38,6 @@ from esper_overwatch.protocol.messages.events import EpisodeFinished
 from .incident_detail import cause, wrapped
 
 
-def title(inputs: PanelInputs) -> str:
-    return f"ENV {inputs.view.env:02d} seeds"
-
-
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
     slots = max(1, len(inputs.state.slots))
     return min(slots, 4) + 1, slots + 3
@@ -335,7 +331,7 @@ def charts(inputs: PanelInputs) -> list[str]:
 
 
 RENDERER = Renderer(
-    title=title,
+    title=lambda inputs: f"ENV {inputs.view.env:02d} seeds",
     body=body,
     needs=needs,
     note=lambda _: "Enter more",

@@ -282,10 +282,6 @@ def _trend_style(change: float | None) -> str:
     return "ok" if (change or 0) > 0.0005 else "pruned" if (change or 0) < -0.0005 else "faint"
 
 
-def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
-    return [_fields_of(inputs, row) for row in _rows(inputs)]
-
-
 RENDERER = Renderer(
     title=title,
     body=body,
@@ -295,5 +291,5 @@ RENDERER = Renderer(
     detail=env_panel.detail,
     charts=env_panel.charts,
     fields=fields,
-    records=records,
+    records=lambda inputs: [_fields_of(inputs, row) for row in _rows(inputs)],
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.model.incidents import IncidentRecord
 from esper_overwatch.overwatch_tui.render.format import format_duration
@@ -26,18 +24,6 @@ MIN_DETAIL_LINES = 12
 
 def num_waiting(inputs: PanelInputs) -> int:
     return len(inputs.state.incidents.unseen(inputs.now))
-
-
-def title(inputs: PanelInputs) -> str:
-    return f"INCIDENTS {num_waiting(inputs)} unacked"
-
-
-def note(inputs: PanelInputs) -> str:
-    return inputs.view.filter_note("incidents") or "a ack"
-
-
-def keys(inputs: PanelInputs) -> Sequence[Hashable]:
-    return [record.key for record in listed_incidents(inputs)]
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
@@ -134,11 +120,11 @@ def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
 
 
 RENDERER = Renderer(
-    title=title,
+    title=lambda inputs: f"INCIDENTS {num_waiting(inputs)} unacked",
     body=body,
     needs=needs,
-    note=note,
-    keys=keys,
+    note=lambda inputs: inputs.view.filter_note("incidents") or "a ack",
+    keys=lambda inputs: [record.key for record in listed_incidents(inputs)],
     detail=detail,
     fields=lambda _: INCIDENT_FIELDS,
     records=records,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -75,18 +74,10 @@ def _rank(value: Any) -> tuple[bool, float]:
     return True, float(value) if isfinite(value) else float("inf")
 
 
-def title(inputs: PanelInputs) -> str:
-    return f"LAYERS of env{inputs.view.env:02d}"
-
-
 def note(inputs: PanelInputs) -> str:
     order, turned = inputs.view.order("layers")
     ctx = inputs.state.layers_ctx
     return f"round {ctx.round} epoch {ctx.epoch}  by {ORDERS[order]}{' turned' if turned else ''}"
-
-
-def keys(inputs: PanelInputs) -> Sequence[Hashable]:
-    return [row.name for row in layer_rows(inputs, inputs.view.env)]
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
@@ -135,4 +126,12 @@ def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
     return [{"env": env, **row._asdict()} for env in envs for row in layer_rows(inputs, env)]
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, orders=ORDERS, records=records)
+RENDERER = Renderer(
+    title=lambda inputs: f"LAYERS of env{inputs.view.env:02d}",
+    body=body,
+    needs=needs,
+    note=note,
+    keys=lambda inputs: [row.name for row in layer_rows(inputs, inputs.view.env)],
+    orders=ORDERS,
+    records=records,
+)

@@ -192,10 +192,6 @@ def _field(name: str, text: str, name_width: int, width: int) -> list[Line]:
     ]
 
 
-def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
-    return [{"ts": entry.ts, **_fields_of(entry)} for entry in map(_told, _rows(inputs))]
-
-
 RENDERER = Renderer(
     title=lambda _: "LOG",
     body=body,
@@ -204,7 +200,7 @@ RENDERER = Renderer(
     keys=keys,
     detail=detail,
     fields=lambda _: FIELDS,
-    records=records,
+    records=lambda inputs: [{"ts": entry.ts, **_fields_of(entry)} for entry in map(_told, _rows(inputs))],
     is_newest_last=True,
     grows=True,
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from esper_overwatch.overwatch_tui.model.curves import metric_curve
 from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS
 from esper_overwatch.overwatch_tui.render.format import format_count, format_number
@@ -33,18 +31,6 @@ def chart_of(name: str) -> str:
 def natural_order(name: str) -> list[tuple[bool, int, str]]:
     """Sort key by which counts are ordered by their size."""
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in name.split("/")]
-
-
-def title(inputs: PanelInputs) -> str:
-    return f"CHARTS {len(charted(inputs))}"
-
-
-def note(inputs: PanelInputs) -> str:
-    return f"{inputs.axis.name}  Enter one"
-
-
-def keys(inputs: PanelInputs) -> Sequence[str]:
-    return list(charted(inputs))
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -140,11 +126,11 @@ def charts_of_row(inputs: PanelInputs) -> list[str]:
 
 
 RENDERER = Renderer(
-    title=title,
+    title=lambda inputs: f"CHARTS {len(charted(inputs))}",
     body=body,
     needs=lambda *_: (MIN_CHART_HEIGHT, 200),
-    note=note,
-    keys=keys,
+    note=lambda inputs: f"{inputs.axis.name}  Enter one",
+    keys=lambda inputs: list(charted(inputs)),
     detail=detail,
     charts=charts_of_row,
 )

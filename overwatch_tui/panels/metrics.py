@@ -46,10 +46,6 @@ def _fields_of(inputs: PanelInputs, name: str) -> dict[str, FieldValue]:
     return found
 
 
-def title(inputs: PanelInputs) -> str:
-    return f"METRICS {len(inputs.state.metrics.statistics)}"
-
-
 def note(inputs: PanelInputs) -> str:
     step = inputs.state.metrics.step
     return inputs.view.filter_note("metrics") or ("" if step is None else f"step {step}")
@@ -68,10 +64,6 @@ def keys(inputs: PanelInputs) -> Sequence[tuple[str, str]]:
             rows.append((group, ""))
         rows.append((group, leaf))
     return rows
-
-
-def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return 3, len(keys(inputs)) + 2
 
 
 class _Widths(NamedTuple):
@@ -278,9 +270,9 @@ def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
 
 
 RENDERER = Renderer(
-    title=title,
+    title=lambda inputs: f"METRICS {len(inputs.state.metrics.statistics)}",
     body=body,
-    needs=needs,
+    needs=lambda inputs, _: (3, len(keys(inputs)) + 2),
     note=note,
     keys=keys,
     detail=detail,

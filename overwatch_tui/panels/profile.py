@@ -7,7 +7,6 @@ from pathlib import PurePosixPath
 from shlex import quote
 from typing import Any
 
-from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.format import format_bytes, format_count, format_number
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
@@ -106,13 +105,17 @@ def _line(inputs: PanelInputs, found: dict[str, Any], width: int, *, selected: b
     return row.line(width, selected=selected)
 
 
-def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
-    return [{**row, "us_per_call": _per_call(row)} for row in operators(inputs)]
-
-
 def title(inputs: PanelInputs) -> str:
     profile = inputs.state.profile
     return "PROFILE" if profile is None else f"PROFILE of {profile.epochs} epochs"
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, orders=ORDERS, records=records)
+RENDERER = Renderer(
+    title=title,
+    body=body,
+    needs=needs,
+    note=note,
+    keys=keys,
+    orders=ORDERS,
+    records=lambda inputs: [{**row, "us_per_call": _per_call(row)} for row in operators(inputs)],
+)

@@ -57,10 +57,6 @@ def _gate_field(gate: GateResult | GateStep) -> str:
     return f"{gate.gate} {verdict}" + (f": {why}" if why else "")
 
 
-def title(inputs: PanelInputs) -> str:
-    return f"SEEDS {len(living(inputs))}"
-
-
 def note(inputs: PanelInputs) -> str:
     if "seeds" in inputs.view.filters:
         return inputs.view.filter_note("seeds")
@@ -103,10 +99,6 @@ def _fields_of_ended(story: SeedStory) -> dict[str, FieldValue]:
 def keys(inputs: PanelInputs) -> Sequence[tuple[int, int] | str]:
     """Places of living seeds, then ids of ended ones."""
     return [*living(inputs), *(story.seed for story in ended(inputs))]
-
-
-def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return 4, len(keys(inputs)) + 2
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -277,9 +269,9 @@ def _record_of_ended(story: SeedStory) -> dict[str, FieldValue]:
 
 
 RENDERER = Renderer(
-    title=title,
+    title=lambda inputs: f"SEEDS {len(living(inputs))}",
     body=body,
-    needs=needs,
+    needs=lambda inputs, _: (4, len(keys(inputs)) + 2),
     note=note,
     keys=keys,
     detail=detail,
