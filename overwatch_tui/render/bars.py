@@ -182,10 +182,10 @@ def _nothing_wrong(inputs: PanelInputs, width: int) -> Line:
         row.put(" -- ", "dim").put("no incident was open", "dim")
     noted = state.incidents.open("info")
     if noted:
-        row.put(f"  {inputs.glyphs.separator} noted: {noted[0].data.title}, {noted[0].data.scope}", "dim")
+        row.put(f"  {inputs.glyphs.bar} noted: {noted[0].data.title}, {noted[0].data.scope}", "dim")
     if state.epoch is not None:
         age = format_duration(inputs.seconds_since(state.epoch_ts))
-        last = f"  {inputs.glyphs.separator} last epoch {age} ago"
+        last = f"  {inputs.glyphs.bar} last epoch {age} ago"
         row.put(last if row.width + len(last) < width else "", "faint")
     return row.line(width)
 

@@ -21,53 +21,32 @@ from .palettes import PALETTES
 class Glyphs:
     """The characters that differ between a unicode and an ASCII terminal."""
 
-    name: str
-    up: str
-    down: str
-    flat: str
-    cursor: str
-    rule: str
-    bar: str
-    """Between columns."""
-    full: str
+    name: str = "unicode"
+    up: str = "↑"
+    down: str = "↓"
+    flat: str = "→"
+    cursor: str = "▶"
+    rule: str = "─"
+    bar: str = "│"
+    """Between columns, and between pieces of text."""
+    full: str = "━"
     """Filled part of a gauge."""
-    empty: str
-    spark: str
+    empty: str = "╌"
+    spark: str = "▁▂▃▄▅▆▇█"
     """Levels of a sparkline, lowest first."""
-    braille: bool
-    arrow: str
-    separator: str
-    times: str
-    plus_minus: str
-    descending: str
-    ascending: str
-    corners: str
+    braille: bool = True
+    arrow: str = "→"
+    times: str = "×"
+    plus_minus: str = "±"
+    descending: str = "▾"
+    ascending: str = "▴"
+    corners: str = "╭╮╰╯"
     """Corners of a box: top left, top right, bottom left, bottom right."""
-    cut: str
+    cut: str = CUT
     """Sign at the end of a cut text."""
 
 
-UNICODE = Glyphs(
-    name="unicode",
-    up="↑",
-    down="↓",
-    flat="→",
-    cursor="▶",
-    rule="─",
-    bar="│",
-    full="━",
-    empty="╌",
-    spark="▁▂▃▄▅▆▇█",
-    braille=True,
-    arrow="→",
-    separator="│",
-    times="×",
-    plus_minus="±",
-    descending="▾",
-    ascending="▴",
-    corners="╭╮╰╯",
-    cut=CUT,
-)
+UNICODE = Glyphs()
 ASCII = Glyphs(
     name="ascii",
     up="^",
@@ -81,7 +60,6 @@ ASCII = Glyphs(
     spark="_.-=+*#",
     braille=False,
     arrow="->",
-    separator="|",
     times="x",
     plus_minus="+-",
     descending="v",
