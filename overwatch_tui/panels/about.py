@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from esper_overwatch.overwatch_tui.render.format import format_bytes, format_number
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, wrapped
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
@@ -41,28 +40,18 @@ def _lines(inputs: PanelInputs, width: int) -> list[Line]:
     if run.tags:
         lines.append(_label("tags").put("  ".join(run.tags), "accent").line(width))
     if run.notes:
-        lines += _wrapped("notes", run.notes, width)
+        lines += wrapped(run.notes, width, label=" notes", column=_LABEL)
     if metrics.by_hand:
         lines += _summary(inputs, width)
     lines += _files(inputs, width)
     for text in metrics.texts.values():
         lines += [EMPTY, Row().put(f" {text.name}", "bold").put(f"  step {text.step}", "dim").line(width)]
-        for paragraph in text.text.splitlines():
-            lines += [Row().put("   ").put(part).line(width) for part in _parts(paragraph, width - 4)]
+        lines += wrapped(text.text, width)
     return lines
 
 
 def _label(text: str) -> Row:
     return Row().put(f" {text}", "dim", _LABEL)
-
-
-def _parts(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, max(10, width)) or [""]
-
-
-def _wrapped(label: str, text: str, width: int) -> list[Line]:
-    parts = [part for line in text.splitlines() for part in _parts(line, width - _LABEL - 1)]
-    return [_label("" if i else label).put(part).line(width) for i, part in enumerate(parts)]
 
 
 def _summary(inputs: PanelInputs, width: int) -> list[Line]:
@@ -83,9 +72,7 @@ def _files(inputs: PanelInputs, width: int) -> list[Line]:
     for file in inputs.state.metrics.artifacts.values():
         head = Row().put(f" {file.name}", "bold").put(f"  {file.kind}  {format_bytes(file.bytes)}", "dim")
         lines += [EMPTY, head.put(f"  step {file.step}", "dim").line(width)]
-        room = max(10, width - 4)
-        path = [file.path[i : i + room] for i in range(0, len(file.path), room)]
-        lines += [Row().put("   ").put(part, "accent").line(width) for part in path]
+        lines += wrapped(file.path, width, "accent", is_whole=True)
     return lines
 
 

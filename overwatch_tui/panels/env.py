@@ -35,7 +35,7 @@ from esper_overwatch.overwatch_tui.render.seed_row import (
 from esper_overwatch.overwatch_tui.render.theme import severity_mark
 from esper_overwatch.protocol.messages.events import EpisodeFinished
 
-from .incident_detail import cause, wrapped
+from .incident_detail import cause, fact_lines
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
@@ -102,7 +102,7 @@ def _why(inputs: PanelInputs, found: EnvRow, width: int) -> list[Line]:
     since = record.data.since
     when = f"since {format_clock(since)} ({format_duration(inputs.seconds_since(since))} ago)"
     facts = [("why", f"{found.trouble or record.data.title}, {when}"), *cause(record)]
-    return [line for name, text in facts for line in wrapped(name, text, width)]
+    return [line for name, text in facts for line in fact_lines(name, text, width)]
 
 
 def _decision(inputs: PanelInputs, found: EnvRow, width: int) -> Line:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from esper_overwatch.overwatch_tui.model.incidents import IncidentRecord
 from esper_overwatch.overwatch_tui.render.chart_page import draw_charts
 from esper_overwatch.overwatch_tui.render.format import format_clock, format_duration, format_number
 from esper_overwatch.overwatch_tui.render.incident_rows import state_words
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, wrapped
 from esper_overwatch.overwatch_tui.render.panel import PanelInputs
 from esper_overwatch.overwatch_tui.render.theme import severity_label
 from esper_overwatch.protocol.messages.anomaly_guide import ANOMALY_GUIDES, advice, title_of
@@ -58,7 +57,7 @@ def detail_lines(inputs: PanelInputs, record: IncidentRecord, width: int, height
     row.put(f"  {data.scope}", "bold").put("" if data.active else "  over", "dim")
     lines = [row.line(width)]
     for name, text in (*_facts(inputs, record), *_advice(record)):
-        lines += wrapped(name, text, width)
+        lines += fact_lines(name, text, width)
     return [*lines, *_chart(inputs, record, width, height - len(lines) - 1)]
 
 
@@ -102,13 +101,8 @@ def _advice(record: IncidentRecord) -> list[tuple[str, str]]:
     return found + [("" if i else "try", f"{i + 1}. {step}") for i, step in enumerate(steps)]
 
 
-def wrapped(name: str, text: str, width: int) -> list[Line]:
-    parts = textwrap.wrap(text, max(20, width - LABEL - 4)) or [""]
-    names = [name, *[""] * (len(parts) - 1)]
-    return [
-        Row().put(f"   {name:<{LABEL}}", "dim").put(part).line(width)
-        for name, part in zip(names, parts, strict=True)
-    ]
+def fact_lines(name: str, text: str, width: int) -> list[Line]:
+    return wrapped(text, width, label=f"   {name}", column=3 + LABEL)
 
 
 def _chart(inputs: PanelInputs, record: IncidentRecord, width: int, room: int) -> list[Line]:

@@ -11,7 +11,7 @@ from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.model.log_entries import LogEntry
 from esper_overwatch.overwatch_tui.render.event_text import event_text
 from esper_overwatch.overwatch_tui.render.format import format_clock
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, wrapped
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts, overview_curves
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import severity_mark
@@ -165,7 +165,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     found = {} if isinstance(entry.data, str) else msgspec.to_builtins(entry.data)
     name_width = max((len(name) for name in found), default=0) + 2
     for name, value in found.items():
-        lines += _field(name, str(value), name_width, width)
+        lines += wrapped(str(value), width, label=f"   {name}", column=3 + name_width, is_whole=True)
     room = height - len(lines) - 2
     if room > 0:
         lines += [EMPTY, Row().put(" around it", "bold").line(width)]
@@ -181,15 +181,6 @@ def _around(inputs: PanelInputs, entry: LogEntry, width: int, room: int) -> list
     shown = entries[first : first + room]
     lines = [entry_line(inputs, one, width, selected=_key(one) == _key(entry)) for one in shown]
     return fill_with_charts(inputs, lines, width, room)
-
-
-def _field(name: str, text: str, name_width: int, width: int) -> list[Line]:
-    room = max(10, width - name_width - 4)
-    parts = [p[i : i + room] for p in text.splitlines() or [""] for i in range(0, max(len(p), 1), room)]
-    return [
-        Row().put("   ").put(name if i == 0 else "", "dim", name_width).put(part).line(width)
-        for i, part in enumerate(parts)
-    ]
 
 
 RENDERER = Renderer(

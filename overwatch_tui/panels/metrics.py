@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ from esper_overwatch.overwatch_tui.model.curves import metric_curve
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS
 from esper_overwatch.overwatch_tui.render.format import format_bytes, format_count, format_number
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, wrapped
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.picture import picture_lines
 from esper_overwatch.protocol.messages.events import Artifact, Histogram, LoggedTable
@@ -184,9 +183,8 @@ def _by_hand(inputs: PanelInputs, name: str, width: int) -> list[Line]:
     if value is None:
         return []
     text = value if isinstance(value, str) else format_number(value, ".10g")
-    parts = textwrap.wrap(text, max(10, width - 4)) or [""]
     head = Row().put(f" {name}", "title").put("  set by hand", "dim").line(width)
-    return [head, *(Row().put(f"   {part}", "accent").line(width) for part in parts)]
+    return [head, *wrapped(text, width, "accent")]
 
 
 def _counts(array: Histogram, inputs: PanelInputs, width: int, height: int) -> list[Line]:
@@ -219,12 +217,8 @@ def _picture(image: Artifact, inputs: PanelInputs, width: int, height: int) -> l
     if lines:
         return [head, *(Row().put(" ").add(line).line(width) for line in lines)]
     why = "a preview needs a terminal with colours and Unicode" if preview else "its run has made no preview"
-    path = textwrap.wrap(image.path, max(10, width - 4))
-    return [
-        head,
-        Row().put(f"   {why}", "dim").line(width),
-        *(Row().put(f"   {one}").line(width) for one in path),
-    ]
+    path = wrapped(image.path, width, is_whole=True)
+    return [head, Row().put(f"   {why}", "dim").line(width), *path]
 
 
 def _cells(table: LoggedTable, width: int, height: int) -> list[Line]:

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Any
 
 from esper_overwatch.overwatch_tui.render.format import format_bytes, format_count, format_number
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, wrapped
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.protocol.messages.events import ProfilerFinished
@@ -73,24 +73,17 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 def _trace(profile: ProfilerFinished, width: int) -> list[Line]:
     """Whole path of the trace, the programs that open it, and how well the machine was used."""
     lines = [Row().put(" trace ", "dim").put(format_bytes(profile.bytes), "dim").line(width)]
-    lines += _whole(profile.path, "bold", width)
+    lines += wrapped(profile.path, width, "bold", column=2, is_whole=True)
     opens = " open it at https://ui.perfetto.dev, or in chrome://tracing, or"
     lines.append(Row().put(opens, "dim").line(width))
     folder = str(PurePosixPath(profile.path).parent)
-    lines += _whole(f"tensorboard --logdir {quote(folder)}", "accent", width)
+    lines += wrapped(f"tensorboard --logdir {quote(folder)}", width, "accent", column=2, is_whole=True)
     if profile.python_share is not None:
         used = Row().put(f" gpu {format_number(profile.gpu_utilisation, '.0%')} busy, ")
         used.put(f"{format_number(profile.kernels, 'd')} kernels, ")
         used.put(f"allocator {format_number(profile.allocator_seconds, '.3g')} s, ")
         lines.append(used.put(f"python {profile.python_share:.0%}").line(width))
     return lines
-
-
-def _whole(text: str, style: str, width: int) -> list[Line]:
-    """A text to be copied, on as many lines as it takes."""
-    room = max(1, width - 2)
-    parts = [text[i : i + room] for i in range(0, len(text), room)]
-    return [Row().put("  ").put(part, style).line(width) for part in parts]
 
 
 def _line(inputs: PanelInputs, found: dict[str, Any], width: int, *, selected: bool) -> Line:

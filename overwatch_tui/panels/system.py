@@ -11,7 +11,7 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_duration,
     format_number,
 )
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, wrapped
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import gauge
@@ -197,9 +197,8 @@ def _whole_value(name: str, value: str, column: int, width: int) -> list[Line]:
     """The selected setting on as many lines as it takes, where its row cuts it."""
     if column + len(value) <= width:
         return []
-    text, room = f"{name} = {value}", max(1, width - 1)
-    parts = [text[i : i + room] for i in range(0, len(text), room)][:MAX_VALUE_LINES]
-    return [EMPTY, *(Row().put(" ").put(part, "accent").line(width) for part in parts)]
+    lines = wrapped(f"{name} = {value}", width, "accent", column=1, is_whole=True)
+    return [EMPTY, *lines[:MAX_VALUE_LINES]]
 
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:

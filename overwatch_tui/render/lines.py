@@ -6,6 +6,7 @@ neither Rich nor Textual, two frames compare with `==`, and `--once` prints the 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from esper_overwatch.protocol.codec.text import clean_cells
@@ -111,6 +112,26 @@ def block(lines: Sequence[Line], width: int, height: int) -> list[Line]:
     """Exactly `height` lines of `width` columns."""
     fitted = [line if width_of(line) == width else fit(line, width) for line in lines[:height]]
     return fitted + [fit(EMPTY, width)] * (height - len(fitted))
+
+
+def wrapped(
+    text: str, width: int, style: str = "", *, label: str = "", column: int = 3, is_whole: bool = False
+) -> list[Line]:
+    """A text on as many lines as it takes, behind a label of `column` columns.
+
+    Args:
+        is_whole: broken anywhere, as for a path that is to be copied; else between words.
+    """
+    room = max(10, width - column - (not is_whole))
+    parts: list[str] = []
+    for line in text.splitlines() or [""]:
+        pieces = [line[i : i + room] for i in range(0, len(line), room)]
+        parts += (pieces if is_whole else textwrap.wrap(line, room)) or [""]
+    labels = [label, *[""] * (len(parts) - 1)]
+    return [
+        Row().put(name, "dim", column).put(part, style).line(width)
+        for name, part in zip(labels, parts, strict=True)
+    ]
 
 
 def beside(blocks: Sequence[Sequence[Line]], pitch: int, width: int) -> list[Line]:

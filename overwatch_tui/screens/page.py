@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.screen import ModalScreen
 
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Row
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Row, wrapped
 from esper_overwatch.overwatch_tui.render.theme import Theme
 from esper_overwatch.protocol.codec.text import clean_text
 
@@ -48,11 +48,9 @@ class AnswerScreen(ModalScreen[None]):
     def on_resize(self) -> None:
         width, height = self.size
         head = Row().put(f" {self._title} ", "title").put("  j k scroll, Esc closes", "dim")
-        room = max(1, width - 2)
         lines = [head.line(width), EMPTY]
         for line in self._answer:
-            parts = [line[i : i + room] for i in range(0, max(1, len(line)), room)]
-            lines += [Row().put(" ").put(clean_text(part)).line(width) for part in parts]
+            lines += wrapped(clean_text(line), width, column=1, is_whole=True)
         self._top = max(0, min(self._top, len(lines) - height))
         self._panel.show_lines(lines[self._top : self._top + height])
 
