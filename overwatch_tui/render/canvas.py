@@ -84,7 +84,7 @@ class CurveValues(NamedTuple):
         """Values that the axis has to hold; on a logarithmic one a mean may be the least above 0."""
         columns = (self.means,) if self.is_line else tuple(self) if is_log else (self.lows, self.highs)
         found = [value for column in columns for value in column if value is not None]
-        return found if is_log or not found else (min(found), max(found))
+        return (min(found), max(found)) if found and not is_log else found
 
     @property
     def newest(self) -> int:

@@ -10,7 +10,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from esper_overwatch.overwatch_tui.render.lines import Line, fit
+from esper_overwatch.overwatch_tui.render.lines import Line, block
 from esper_overwatch.overwatch_tui.render.theme import Theme
 from esper_overwatch.protocol.codec.text import clean_cells
 
@@ -49,7 +49,8 @@ class LinePanel(Widget):
         if known is not None and known[0] == line and known[1].cell_length == width:
             return known[1]
         style = self._theme.style
-        spans = [(clean_cells(text), style(name)) for text, name in fit(line, width)]
+        (fitted,) = block([line], width, 1)
+        spans = [(clean_cells(text), style(name)) for text, name in fitted]
         strip = LineStrip([Segment(text, span_style) for text, span_style in _joined(spans)], width)
         self._strips[y] = line, strip
         return strip
