@@ -39,7 +39,8 @@ class ExportActions(MoveActions):
         records = [] if view.detail and recorder.drawn else self.panels[name].renderer.records(recorder)
         if not records and recorder.drawn:
             records = curve_records(recorder)
-        said, *more = (self._write(name, suffix, records, lines) for suffix in suffixes)
+        stem = f"esper-{self._run_name()}-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        said, *more = (self._write(f"{stem}.{suffix}", name, records, lines) for suffix in suffixes)
         also = [f" and .{suffix}" for suffix, text in zip(suffixes[1:], more, strict=True) if _is_done(text)]
         self.say("".join([said, *also]) if _is_done(said) else said)
 
@@ -54,15 +55,14 @@ class ExportActions(MoveActions):
             lines = lines[:-1]
         return lines
 
-    def _write(self, name: str, suffix: str, records: Sequence[Record], lines: Sequence[Line]) -> str:
-        """Write the file; returns its path, or the reason why it was not written."""
+    def _write(self, file: str, name: str, records: Sequence[Record], lines: Sequence[Line]) -> str:
+        """Write the file of a panel; returns its path, or the reason why it was not written."""
         from esper_overwatch.overwatch_tui.render.export import as_csv, as_json, as_svg, as_text
         from esper_overwatch.overwatch_tui.screens.screenshot import self_contained
 
+        suffix = file.rpartition(".")[2]
         if suffix in ("csv", "json") and not records:
             return f"{name} has neither rows nor curves to write as {suffix.upper()}: take text or SVG"
-        run = self._run_name()
-        file = f"esper-{run}-{name}-{time.strftime('%Y%m%d-%H%M%S')}.{suffix}"
         if suffix == "csv":
             text = as_csv(records)
         elif suffix == "json":
@@ -70,7 +70,7 @@ class ExportActions(MoveActions):
         elif suffix == "txt":
             text = as_text(lines)
         else:
-            drawn = as_svg(lines, self.palette, f"{run} {name}")
+            drawn = as_svg(lines, self.palette, f"{self._run_name()} {name}")
             text = self_contained(drawn, is_light=self.palette.is_light)
         try:
             return f"{_DONE}{self.hand_over(file, text)}"

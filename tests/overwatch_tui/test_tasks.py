@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -143,7 +145,11 @@ async def test_telemetry_is_raised_for_the_env_on_the_screen() -> None:
 
 
 @in_loop
-async def test_charts_are_saved_as_picture_and_numbers(tmp_path: Path) -> None:
+async def test_charts_are_saved_as_picture_and_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = map(str, itertools.count())
+    monkeypatch.setattr(time, "strftime", lambda *_: next(seconds))
     async with played("write a chart to a file") as app:
         said = app.session.view.message
     picture, numbers = sorted(tmp_path.glob(f"esper-{NAME}-pins-*"), reverse=True)
