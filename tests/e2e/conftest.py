@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from .nursery import ForkedProcess, nursery, run_python
+
 EPISODE_EPOCHS = 6
 SMALL = (
     "envs.count=4",
@@ -30,6 +32,7 @@ SMALL = (
 """A run whose rounds take well under a second, executed in one way on every machine."""
 DAEMON = ("-m", "esper_overwatch.trainer")
 TERMINAL = ("-m", "esper_overwatch.overwatch_tui")
+Daemon = subprocess.Popen[str] | ForkedProcess
 
 
 def eventually(what: Callable[[], Any], *, seconds: float = 300.0, every: float = 0.05) -> Any:
@@ -57,7 +60,7 @@ class House:
             "XDG_CONFIG_HOME": str(folder / "config"),
             "OMP_NUM_THREADS": "1",
         }
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes: list[Daemon] = []
 
     def run(
         self, *words: str, timeout: float = 300.0, environment: dict[str, str] | None = None, **options: Any
@@ -83,7 +86,11 @@ class House:
 
     def daemon(self, *arguments: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
         """Run `esper-daemon ARGUMENTS` to its end."""
-        return self.run(*DAEMON, *arguments, timeout=timeout)
+        return run_python((*DAEMON, *arguments), self.environment, timeout)
+
+    def execute(self, code: str) -> subprocess.CompletedProcess[str]:
+        """Run some lines of Python, which may change the daemon that they run, to their end."""
+        return run_python(("-c", code), self.environment)
 
     def ask(self, *arguments: str) -> Any:
         """Run a command with --json and read its answer."""
@@ -91,21 +98,24 @@ class House:
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout)
 
-    def start(self, name: str, *arguments: str, small: bool = True) -> subprocess.Popen[str]:
+    def start(self, name: str, *arguments: str, small: bool = True) -> Daemon:
         """Start a daemon in a child process."""
         resumes = "--resume" in arguments
         sets = [word for item in (SMALL if small and not resumes else ()) for word in ("--set", item)]
         verb = [] if resumes else [name]
-        said = self.home.with_name(f"said-{len(self.processes)}")
-        with said.open("wb") as stderr:  # a pipe that nobody reads would stop the daemon when it is full
-            words = [*DAEMON, "start", *verb, *sets, *arguments]
-            quiet = subprocess.DEVNULL
-            return self.open(*words, stdin=quiet, stdout=quiet, stderr=stderr)
+        said = self._said(len(self.processes))
+        words = [*DAEMON, "start", *verb, *sets, *arguments]
+        # A pipe that nobody reads would stop the daemon when it is full.
+        with said.open("wb") as stderr, open(os.devnull, "r+b") as quiet:
+            if (forks := nursery(self.environment)) is None:
+                return self.open(*words, stdin=quiet, stdout=quiet, stderr=stderr)
+            process = forks.start(words, self.environment, quiet, quiet, stderr)
+        self.processes.append(process)
+        return process
 
-    def spawn(self, name: str, *arguments: str, small: bool = True) -> subprocess.Popen[str]:
+    def spawn(self, name: str, *arguments: str, small: bool = True) -> Daemon:
         """Start a daemon in a child process; wait until it answers or has done its rounds."""
         process = self.start(name, *arguments, small=small)
-        said = self.home.with_name(f"said-{len(self.processes) - 1}")
 
         def answers() -> bool:
             code = process.poll()
@@ -113,11 +123,18 @@ class House:
                 return (self.run_folder(name) / "connection.json").exists() and (
                     self.daemon("status", name).returncode == 0
                 )
-            assert code == 0, f"daemon ended with {code}: {said.read_text()}"
+            assert code == 0, f"daemon ended with {code}: {self.said(process)}"
             return True  # its rounds were done before it could be asked
 
         eventually(answers)
         return process
+
+    def said(self, process: Daemon) -> str:
+        """What a started daemon has written to its standard error."""
+        return self._said(self.processes.index(process)).read_text()
+
+    def _said(self, number: int) -> Path:
+        return self.home.with_name(f"said-{number}")
 
     def serve_tcp(self, name: str, address: str) -> None:
         """Start a gateway in a child process."""
@@ -149,9 +166,7 @@ class House:
                 continue
 
 
-def stop_in_mid_episode(
-    house: House, start: Callable[[str], subprocess.Popen[str]], is_time: Callable[[str], Any]
-) -> str:
+def stop_in_mid_episode(house: House, start: Callable[[str], Daemon], is_time: Callable[[str], Any]) -> str:
     """Start runs and send them SIGTERM at some time, until one is stopped within an episode; its name.
 
     On a busy machine a run can be faster than the signal, which then ends the interpreter as it leaves.

@@ -44,7 +44,7 @@ sys.exit(run_daemon(name="bad", resume=None, file=None, sets={sets!r}))
 
 def fail(house: House, fault: str) -> subprocess.CompletedProcess[str]:
     """Train in a process of its own: env 1 falls ill in the second round, at its end there is a fault."""
-    return house.run("-c", FAULTY.format(fault=fault, sets=SMALL))
+    return house.execute(FAULTY.format(fault=fault, sets=SMALL))
 
 
 def bundle(house: House, name: str) -> dict[str, Any]:

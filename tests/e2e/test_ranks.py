@@ -172,7 +172,7 @@ sys.exit(run_daemon(name="cut", resume=None, file=None, sets={sets!r}))
 )
 def test_rank_lost_at_an_order_ends_the_boot_orderly(house: House, orders: str) -> None:
     program = LOSING.format(orders=orders, sets=(*SMALL, "rounds=1"))
-    ended = house.run("-c", program)
+    ended = house.execute(program)
     assert ended.returncode == 11, ended.stderr
     types = [event["type"] for event in house.journal("cut")]
     assert [types.count(each) for each in ("rank.lost", "postmortem.written", "run.stopped")] == [1, 1, 1]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.nursery import run_python
 from tests.trainer.data import folders
 
 pytestmark = pytest.mark.slow
@@ -40,9 +40,8 @@ IMAGES = ("host.channels=4,8", "host.blocks=1", "task.augment=")
 
 
 def offline(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    variables = {**os.environ, "ESPER_HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
-    command = [sys.executable, "-c", OFFLINE, *words]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    variables = {"ESPER_HOME": str(home), "XDG_RUNTIME_DIR": str(home), "OMP_NUM_THREADS": "1"}
+    return run_python(("-c", OFFLINE, *words), os.environ | variables)
 
 
 def started(home: Path, preset: str, *sets: str) -> subprocess.CompletedProcess[str]:
