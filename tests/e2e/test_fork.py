@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from .conftest import House, eventually
+from .conftest import House, eventually, open_house
 from .courses import assert_same, course
 
 OF_THE_BOOT = ("run.", "checkpoint.", "log", "system", "command.", "telemetry.", "postmortem.", "journal.")
@@ -19,10 +20,16 @@ def second_round(house: House, name: str) -> dict[str, list[Any]]:
     return {stream: [event for event in events if event[1]["round"] == 2] for stream, events in told.items()}
 
 
-@pytest.fixture
-def house_with_run(house: House) -> House:
-    assert house.spawn("first", "--rounds", "2", "--set", "episode_epochs=6").wait(300) == 0
+def train_first(house: House) -> House:
+    assert house.start("first", "--rounds", "2", "--set", "episode_epochs=6").wait(300) == 0
     return house
+
+
+@pytest.fixture(scope="module")
+def house_with_run() -> Iterator[House]:
+    """One for all: what is forked stays as it is."""
+    with open_house() as house:
+        yield train_first(house)
 
 
 @pytest.mark.slow
@@ -54,8 +61,8 @@ def test_fork_has_the_options_that_are_given(house_with_run: House) -> None:
 
 
 @pytest.mark.slow
-def test_killed_fork_goes_on_from_where_it_began(house_with_run: House) -> None:
-    house = house_with_run
+def test_killed_fork_goes_on_from_where_it_began(house: House) -> None:
+    train_first(house)
     process = house.spawn("cut", "--fork", "first@1", "--rounds", "2", small=False)
     if process.poll() is None:
         process.kill()
