@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,12 @@ class Recording:
         self.best.append(is_best)
 
 
+def start_ranks(count: int, rank: Callable[..., None], *arguments: object) -> None:
+    """Run it in so many processes, forked from one that has imported this module."""
+    multiprocessing.set_forkserver_preload([__name__])
+    mp.start_processes(rank, arguments, count, start_method="forkserver")  # type: ignore[no-untyped-call]
+
+
 def train(world: ProcessGroup, folder: Path) -> None:
     """Train the whole run in this world and leave what this rank has seen in the folder."""
     torch.set_num_threads(1)
@@ -135,7 +142,7 @@ def seen(folder: Path, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("replays", [False, True])
 def test_two_ranks_train_as_one(tmp_path: Path, replays: bool) -> None:
     train(ProcessGroup(), tmp_path)
-    mp.spawn(one_of_two, args=(free_ports(), tmp_path, replays), nprocs=2)  # type: ignore[no-untyped-call]
+    start_ranks(2, one_of_two, free_ports(), tmp_path, replays)
     alone, first, second = (seen(tmp_path, name) for name in ("1-0", "2-0", "2-1"))
     for column in ("losses", "returns"):
         np.testing.assert_array_equal(np.concatenate([first[column], second[column]]), alone[column])
@@ -217,7 +224,7 @@ def one_of_two_by_hand(rank: int, port: int, folder: Path) -> None:
 @pytest.mark.nightly
 def test_seeds_by_hand_on_two_ranks_are_those_on_one(tmp_path: Path) -> None:
     act_by_hand(ProcessGroup(), tmp_path)
-    mp.spawn(one_of_two_by_hand, args=(free_ports(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
+    start_ranks(2, one_of_two_by_hand, free_ports(), tmp_path)
     alone, first, second = (seen(tmp_path, name) for name in ("1-0", "2-0", "2-1"))
     assert alone["outcomes"] == [
         "GERMINATED",
@@ -245,7 +252,7 @@ def one_that_leaves(rank: int, port: int, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_is_gone_is_named(tmp_path: Path) -> None:
-    mp.spawn(one_that_leaves, args=(free_ports(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
+    start_ranks(2, one_that_leaves, free_ports(), tmp_path)
     assert (tmp_path / "told").exists()
 
 
@@ -286,42 +293,37 @@ def one_that_reports(rank: int, port: int, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_reports_go_to_rank_zero_alone(tmp_path: Path) -> None:
-    mp.spawn(one_that_reports, args=(free_ports(), tmp_path), nprocs=3)  # type: ignore[no-untyped-call]
+    start_ranks(3, one_that_reports, free_ports(), tmp_path)
     assert len(list(tmp_path.iterdir())) == 3
 
 
 LAST_EXCHANGE = """
+import os
+import sys
 from esper_overwatch.trainer.compute.process_group import ProcessGroup
 
-group = ProcessGroup.join()
-for _ in range(20):
-    group.receive_order() if group.rank else group.broadcast_order(b"order")
+for port in sys.argv[1:]:
+    ranks = []
+    for rank in "01":
+        ranks.append(os.fork())
+        if ranks[-1] == 0:
+            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": "2"}
+            group = ProcessGroup.join()
+            for _ in range(20):
+                group.receive_order() if group.rank else group.broadcast_order(b"order")
+            sys.exit()
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+    assert codes == [0, 0], codes
 """
 
 
 @pytest.mark.slow
 def test_ranks_exit_right_after_an_exchange() -> None:
-    for _ in range(3):  # one exit in two aborted
-        port = str(free_ports())
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, "-c", LAST_EXCHANGE],
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(sys.path),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": port,
-                    "RANK": str(rank),
-                    "WORLD_SIZE": "2",
-                },
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        for process in ranks:
-            _, told = process.communicate(timeout=300)
-            assert process.returncode == 0, told
+    ports = [str(free_ports()) for _ in range(3)]  # one exit in two aborted
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", LAST_EXCHANGE, *ports]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 def test_layers_that_a_rank_lacks_are_nan() -> None:
