@@ -133,7 +133,22 @@ def test_programs_run_from_a_wheel_without_compiled_modules(
 
     assert run("-c", "import esper_overwatch as e; print(e.__file__)").startswith(str(installed))
     daemon, terminal = "esper_overwatch.trainer", "esper_overwatch.overwatch_tui"
-    run("-m", daemon, "start", "pure", "--rounds", "1", "--set", "envs.count=2", "--set", "device=cpu")
+    small = (
+        "envs.count=2",
+        "ppo.minibatches=1",
+        "episode_epochs=3",
+        "task.batches_per_epoch=2",
+        "device=cpu",
+    )
+    run(
+        "-m",
+        daemon,
+        "start",
+        "pure",
+        "--rounds",
+        "1",
+        *(word for one in (*small, "device=cpu") for word in ("--set", one)),
+    )
     assert "r1" in run("-m", terminal, "--once", "pure")
 
 
