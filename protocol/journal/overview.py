@@ -37,17 +37,7 @@ PREFERRED_METRICS = ("return", "ep_rew_mean", "reward", "episodic_return", "accu
 """Last parts of the names by which the number that stands for a published run is chosen, the best first."""
 
 _TYPE = re.compile(rb'"type":"([a-z_.]+)"')
-_WANTED = frozenset(
-    (
-        b"run.started",
-        b"run.stopped",
-        b"round.started",
-        b"round.finished",
-        b"epoch",
-        b"incident",
-        b"scalar",
-    )
-)
+_WANTED = frozenset(b"run.started run.stopped round.started round.finished epoch incident scalar".split())
 
 
 class RunOverview(Struct, frozen=True):

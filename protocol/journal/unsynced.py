@@ -21,11 +21,11 @@ class UnsyncedTail:
     """
 
     def __init__(self, size: int) -> None:
-        self._begin = self._asked = self._end = size
+        self._begin = self._end = size
         self._kept: deque[memoryview] = deque()
         """From `_begin` to `_end`: views of batches, since a copy costs as much as a write."""
-        self._lines = 0
-        """Lines that were not kept."""
+        self._asked = self._lines = 0
+        """How many of these a sync is on the way of; lines that were not kept."""
 
     def append(self, data: memoryview) -> None:
         """Note what was written at the file's end; nobody changes it from now on."""
@@ -33,31 +33,28 @@ class UnsyncedTail:
         self._end += len(data)
         if self._end - self._begin > MAX_KEPT_BYTES:
             self._lines += sum(bytes(piece).count(b"\n") for piece in self._kept)
-            self._begin = self._end
+            self._begin, self._asked = self._end, 0
             self._kept.clear()
 
     def cut(self, size: int) -> None:
-        """Note that the file was cut to that size."""
+        """Note that the file was cut to that size; what comes then is not of the sync that is on its way."""
         while self._kept and self._end > size:
             piece = self._kept.pop()
             self._end -= len(piece)
             if self._end < size:
                 self.append(piece[: size - self._end])
         self._begin, self._end = min(self._begin, size), min(self._end, size)
+        self._asked = min(self._asked, len(self._kept))
 
     def ask(self) -> None:
         """Note that a sync has begun, of all that there is."""
-        self._asked = self._end
+        self._asked = len(self._kept)
 
     def confirm(self) -> None:
         """Note that this sync went well."""
-        while self._kept and self._begin < self._asked:
-            piece = self._kept.popleft()
-            synced = min(len(piece), self._asked - self._begin)
-            if synced < len(piece):
-                self._kept.appendleft(piece[synced:])
-            self._begin += synced
-        self._lines = 0
+        for _ in range(min(self._asked, len(self._kept))):
+            self._begin += len(self._kept.popleft())
+        self._asked = self._lines = 0
 
     def write_again(self, fd: int) -> int:
         """Write it to the file where it was.
@@ -75,10 +72,9 @@ class UnsyncedTail:
         try:
             at = self._begin
             for piece in self._kept:
-                done = 0
-                while done < len(piece):
-                    done += os.pwrite(again, piece[done:], at + done)
-                at += done
+                while piece:
+                    done = os.pwrite(again, piece, at)
+                    at, piece = at + done, piece[done:]
         finally:
             os.close(again)
         lost, self._lines = self._lines, 0

@@ -239,6 +239,21 @@ def test_what_was_too_much_to_keep_counts_as_lost(tmp_path: Path, monkeypatch: p
     journal.close()
 
 
+def test_what_follows_a_cut_is_not_of_the_sync_before(tmp_path: Path) -> None:
+    tail = unsynced.UnsyncedTail(0)
+    for piece in (b"one\n", b"two\n"):
+        tail.append(memoryview(piece))
+    tail.ask()
+    tail.cut(6)
+    for piece in (b"o\n", b"more\n"):
+        tail.append(memoryview(piece))
+    tail.confirm()
+    path = tmp_path / "again"
+    with path.open("w+b") as file:
+        assert tail.write_again(file.fileno()) == 0
+    assert path.read_bytes().lstrip(b"\0") == b"o\nmore\n"
+
+
 @pytest.mark.parametrize("num_batches", [2, 12])
 @pytest.mark.parametrize(
     "where", ["second write", "index", "index of what waits", "what waits", "waiting write"]
