@@ -77,7 +77,7 @@ class CurveValues(NamedTuple):
 
     @property
     def is_line(self) -> bool:
-        """True if there is no envelope around the means."""
+        """True if only the means are drawn."""
         return self.lows is self.highs
 
     def known(self, *, is_log: bool) -> Sequence[float]:
@@ -271,8 +271,8 @@ class Canvas:
         return tuple(("".join([text for text, _ in part]), style) for style, part in by_style)
 
 
-Pen = tuple[int, str, str, str]
-"""(number, label, style, character in ASCII) of a curve."""
+Pen = tuple[int, str, str, str, bool]
+"""(number, label, style, character in ASCII, without an envelope) of a curve."""
 
 
 class ChartMemory:

@@ -137,7 +137,7 @@ def chart(
     if not known:
         return block([((" " * GUTTER + "no data yet", "dim"),)], width, height + labelled)
     scale = make_scale(known, floor_at=floor, limits=[value for value, _ in limits], is_log=is_log)
-    curves = {(i, s.label, s.style, s.dot): values for i, (s, values) in enumerate(drawn)}
+    curves = {(i, s.label, s.style, s.dot, values.is_line): values for i, (s, values) in enumerate(drawn)}
     canvas = (memory or ChartMemory()).canvas(curves, grid, height, scale, glyphs)
     for value, style in limits:
         canvas.limit(value, style)

@@ -223,3 +223,17 @@ def test_what_is_remembered_looks_like_what_is_drawn_anew(seed: int, glyphs: Gly
             del options["at"]
         found = chart(series, 50, 10, axis, glyphs, memory=memory, **options)  # type: ignore[arg-type]
         assert found == chart(series, 50, 10, axis, glyphs, **options), second  # type: ignore[arg-type]
+
+
+def test_an_envelope_is_not_kept_where_a_line_is_drawn() -> None:
+    wide, low, high, memory = History(), History(), History(), ChartMemory()
+    for second in range(60):
+        wide.add(second * SECOND, 1.0)
+        wide.add(second * SECOND, 3.0)
+        low.add(second * SECOND, 1.0)
+    high.add(0, 0.0)
+    high.add(0, 4.0)
+    axis, frame = ChartAxis(59 * SECOND, 300 * SECOND), Series("high", high)
+    chart([frame, Series("x", wide)], 60, 10, axis, UNICODE, memory=memory)
+    line = [frame, Series("x", low, is_line=True)]
+    assert chart(line, 60, 10, axis, UNICODE, memory=memory) == chart(line, 60, 10, axis, UNICODE)
