@@ -82,7 +82,8 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
         elif name == "view":
             made = click.option(option, type=_View(), help=setting.help + default)
         elif setting.read is not None:
-            made = click.option(option, metavar=str(setting.choices[-1]), help=setting.help + default)
+            examples = f"[{'|'.join(map(str, setting.choices))}|...]"
+            made = click.option(option, metavar=examples, help=setting.help + default)
         else:
             names = [format_value(choice) for choice in setting.choices]
             made = click.option(option, type=click.Choice(names), help=setting.help + default)

@@ -110,7 +110,7 @@ def _nursery() -> Nursery:
 
 
 def nursery(environment: Mapping[str, str]) -> Nursery | None:
-    """That of this process; None where fork is no such bargain, or the environment needs another."""
+    """That of this process; None outside Linux, and where the environment needs Python to load otherwise."""
     return found if sys.platform == "linux" and (found := _nursery()).fits(environment) else None
 
 
