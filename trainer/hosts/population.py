@@ -218,11 +218,11 @@ class Population:
         self.begin_episode(0)
         table = self.table
         hosts, slots = table.shape
-        place = torch.arange(hosts * slots, device=self._device)
-        seeds = (place % every == 0).view(hosts, slots)
-        table.stage[seeds] = int(Stage.HOLDING)
-        table.alpha[seeds] = 1.0
-        table.blueprint[seeds] = (place // every % len(self.pool.kinds)).view(hosts, slots)[seeds]
+        place = torch.arange(hosts * slots, device=self._device).view(hosts, slots)
+        seeds = place % every == 0
+        table.stage.masked_fill_(seeds, int(Stage.HOLDING))
+        table.alpha.masked_fill_(seeds, 1.0)
+        table.blueprint.copy_(torch.where(seeds, place // every % len(self.pool.kinds), table.blueprint))
         return Topology.of(table.stage.cpu(), table.blueprint.cpu(), table.style.cpu())
 
     def set_topology(self, stage: Any, blueprint: Any, style: Any, contribution_age: Any = None) -> None:
