@@ -85,9 +85,8 @@ def norm_and_health(
 
 def spread_layers(names: Sequence[str], own: Sequence[str], values: Tensor) -> Tensor:
     """Rows [L', n] of the layers `own` as rows [L, n] of all layers `names`; NaN where there is none."""
-    out = values.new_full((len(names), values.shape[1]), float("nan"))
-    out[[names.index(name) for name in own]] = values
-    return out
+    known, none = dict(zip(own, values, strict=True)), values.new_full(values.shape[1:], torch.nan)
+    return torch.stack([known.get(name, none) for name in names])
 
 
 @dataclass
