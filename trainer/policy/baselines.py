@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from esper_overwatch.protocol.messages.vocabulary import ALPHA_TARGETS, LIVE, Op, Stage
+from esper_overwatch.trainer.compute.device import filled
 
 from .actions import ActionSpace, Logits
 from .observation import BASE_COLUMNS, NUM_HISTORY_EPOCHS, SLOT_COLUMNS, Observation
@@ -60,7 +61,7 @@ def constant(*plants: int | None) -> Rule:
     def rule(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:
         padded = [*plants, *[None] * space.sizes[1]][: space.sizes[1]]
         planted = [NO_SEED if plant is None else plant for plant in padded]
-        plant_NS = torch.tensor(planted, device=legal.device).expand(len(legal), -1)
+        plant_NS = filled(planted, legal.device).expand(len(legal), -1)
         return schedules(plant_NS)(space, legal, blueprint, seen)
 
     return rule
