@@ -85,24 +85,23 @@ class HeldOutEpisodes:
         if isinstance(self._data, Mixture):
             names = self._data.names(self.cfg.seed, self._rows.stop, 1, episodes.round)
         names = names[self._rows.start :]
-        added = population.tested_parameters() - population.parameters_host
         table = episodes.table
         holds = is_in(table.stage, WITH_SEED)
-        blueprint, style = (
-            torch.where(holds, codes, -1).cpu().numpy() for codes in (table.blueprint, table.style)
-        )
+        columns = {
+            "val_accuracy": episodes.measurements.val_accuracy.double(),
+            "test_accuracy": population.test()[1].double(),
+            "added_parameters": population.tested_parameters() - population.parameters_host,
+            "fossilized": (table.stage == Stage.FOSSILIZED).sum(1),
+            "blueprint": torch.where(holds, table.blueprint, -1),
+            "style": torch.where(holds, table.style, -1),
+        }
         mine = EpisodeTable(
             task=tuple(task for task, _ in names),
             instance=np.array([instance for _, instance in names]),
-            val_accuracy=episodes.measurements.val_accuracy.double().cpu().numpy(),
-            test_accuracy=population.test()[1].double().cpu().numpy(),
-            added_parameters=added.cpu().numpy(),
             episode_return=seen.rewards["reward"],
             components={name[7:]: column for name, column in seen.rewards.items() if name != "reward"},
-            fossilized=(episodes.table.stage == Stage.FOSSILIZED).sum(1).cpu().numpy(),
             ops=seen.ops,
-            blueprint=blueprint,
-            style=style,
+            **episodes.to_host(columns),
         )
         return self._of_all_ranks(mine)
 
