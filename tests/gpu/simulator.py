@@ -1,25 +1,27 @@
 """A round on the simulated CUDA device, counted: `python -m tests.gpu.simulator LIBRARY [KEY=VALUE …]`.
 
 With `--faults` a transfer frees what it copies too early in epoch 1, and streams do not heed events in epoch
-3, which has to be found. With `--ranks` it is rank 0 of two, and exchanges bring what it has itself.
+3, which has to be found. With `--ranks` it is rank 0 of two, and exchanges bring what it has itself. With
+`--layers` the layers of the first env are measured.
 
 A run on the CPU comes first and gives the frames that the epochs' transfers return, so that seeds are born
 and blend as in a real run. Then the same trainer plays and learns with fake tensors of device cuda:0: every
 device and dtype is checked as on a GPU, nothing is computed. It learns three times from the round, so that
 graphs captured and compared in the first two updates are counted in the third. The last line is JSON: by
-section (`begin`, `epoch 0` …, `update`, `test`, `shapley`, `update second` …, `update again` …, and
-`captures`) how many launches, copies and waits there were, and where; how many `kernels` ran, of graphs
-too, the `bytes` they touched, and the `ns` that they take by a model of an H100; of the launches also how
-many were those of training (`train`) and of validation (`validate`); `races`, which accesses no event orders;
-`overlaps`, what may run at the same time of groups' trainings and validations and what is copied to the host,
-see `StreamOrder`; `reported`, in which section the loop reported each transfer.
+section (`start`, `begin`, `epoch 0` …, `update`, `test`, `shapley`, `update second` …, `update again` …,
+`evaluate again`, and `captures`) how many launches, copies and waits there were, and where; how many
+`kernels` ran, of graphs too, the `bytes` they touched, and the `ns` that they take by a model of an H100; of
+the launches also how many were those of training (`train`) and of validation (`validate`); `races`, which
+accesses no event orders; `overlaps`, what may run at the same time of groups' trainings and validations and
+what is copied to the host, see `StreamOrder`; `reported`, in which section the loop reported each transfer.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
@@ -32,11 +34,14 @@ if __name__ == "__main__":
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from esper_overwatch.trainer import loop
+from esper_overwatch.protocol.messages.vocabulary import Stage
+from esper_overwatch.trainer import hooks, loop
 from esper_overwatch.trainer.compute import cuda_graphs
+from esper_overwatch.trainer.compute.device import upload
 from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.compute.process_group import ProcessGroup
 from esper_overwatch.trainer.config import load as settings
@@ -48,7 +53,6 @@ from esper_overwatch.trainer.episodes import TOPOLOGY
 from esper_overwatch.trainer.hooks import Hooks
 from esper_overwatch.trainer.hosts import population, seed_pool, slot_plan, validation
 from esper_overwatch.trainer.hosts.host_group import HostGroup
-from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.hosts.slot_plan import Topology
 from esper_overwatch.trainer.hosts.task_defaults import resolve_task_defaults
 from esper_overwatch.trainer.telemetry import transfer
@@ -70,9 +74,15 @@ DTYPES = {
 class Sections(Hooks):
     """Says what is being counted."""
 
-    def __init__(self, calls: DeviceCalls | None = None, *, suffix: str = "", faults: bool = False) -> None:
-        self.calls, self._suffix, self._faults = calls, suffix, faults
-        self.frames: list[HostFrame] = []
+    def __init__(
+        self,
+        calls: DeviceCalls | None = None,
+        *,
+        suffix: str = "",
+        faults: bool = False,
+        layers: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self.calls, self._suffix, self._faults, self._layers = calls, suffix, faults, layers
         self.reported: list[str] = []
         """The sections in which frames were reported."""
         self._epoch = 0
@@ -80,9 +90,14 @@ class Sections(Hooks):
     def wants_round(self, finished: int) -> bool:
         return finished < 1
 
+    @property
+    def layer_envs(self) -> Tensor | None:
+        device = CPU if self.calls is None else self.calls.order.device
+        return None if self._layers is None else upload(self._layers, device)
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        if self.calls is not None and name in ("update", "test", "shapley"):
+        if self.calls is not None and name in ("update", "test", "shapley", "evaluate"):
             self._enter(name + self._suffix)
         if self.calls is not None and name == "train":
             self._enter(f"epoch {self._epoch}")
@@ -96,7 +111,6 @@ class Sections(Hooks):
         order.heeds_waits = not (self._faults and section == "epoch 3")
 
     def on_frame(self, frame: HostFrame, layers: Any) -> None:
-        self.frames.append(frame)
         if self.calls is not None:
             self.reported.append(self.calls.section)
 
@@ -104,12 +118,46 @@ class Sections(Hooks):
         return True
 
 
+class Frames:
+    """What the transfers of the run on the CPU brought, in order.
+
+    Attributes:
+        left: to bring again.
+        read: was brought again.
+    """
+
+    def __init__(self) -> None:
+        self.left: deque[HostFrame] = deque()
+        self.read: list[HostFrame] = []
+
+    def last(self, shape: Sequence[int]) -> HostFrame:
+        """The newest topology that was brought; before there is one that of a rehearsal, for these hosts."""
+        full = {
+            "stage": np.full(shape, Stage.HOLDING),
+            "blueprint": np.zeros(shape),
+            "style": np.zeros(shape),
+        }
+        return next((frame for frame in reversed(self.read) if "stage" in frame), full)
+
+
+class RecordedTransfer(Transfer):
+    """Records the frames that it brings."""
+
+    def __init__(self, frames: Frames) -> None:
+        super().__init__()
+        self._frames = frames
+
+    def _unpack(self, shipment: Shipment) -> HostFrame:
+        self._frames.left.append(super()._unpack(shipment))
+        return self._frames.left[-1]
+
+
 class FakeTransfer(Transfer):
     """Packs, copies, waits and reads as the real one does, and returns what the run on the CPU had here."""
 
-    def __init__(self, order: StreamOrder, frames: list[HostFrame]) -> None:
+    def __init__(self, order: StreamOrder, frames: Frames) -> None:
         super().__init__()
-        self._order, self._frames, self._next = order, frames, 0
+        self._order, self._frames = order, frames
         self._side = torch.cuda.Stream()
 
     def _copy(self, rows: Any, packed: Tensor, *, aside: bool) -> Shipment:
@@ -122,13 +170,13 @@ class FakeTransfer(Transfer):
         return shipment
 
     def _unpack(self, shipment: Shipment) -> HostFrame:
-        known, shapes = self._frames[self._next], {c.name: c.shape for c in shipment.columns}
+        known, shapes = self._frames.left[0], {c.name: c.shape for c in shipment.columns}
         frame = super()._unpack(shipment)
         assert {name: known[name].shape for name in frame} == shapes
         if frame.keys() == set(TOPOLOGY):
             return {name: known[name] for name in frame}
         assert frame.keys() == known.keys()
-        self._next += 1
+        self._frames.read.append(self._frames.left.popleft())
         return known
 
 
@@ -145,31 +193,35 @@ class Alone(ProcessGroup):
         return torch.cat([tensor, tensor], dim)
 
 
-def count_round(config: Config, data: Task, world: ProcessGroup, *, faults: bool) -> dict[str, Any]:
+def count_round(
+    config: Config, data: Task, world: ProcessGroup, *, faults: bool, measures_layers: bool
+) -> dict[str, Any]:
     """Play and learn one round of a run; see the module."""
     device, execution = torch.device("cuda", 0), Execution.as_configured(config)
-    seen = Sections()
-    draws = _record_draws()
+    frames, draws = Frames(), _record_draws()
+    layers = np.arange(config.envs.count) == 0 if measures_layers else None
+    hooks.Transfer = lambda: RecordedTransfer(frames)  # type: ignore[assignment, misc]
     real = loop.Trainer(config, data, CPU, execution, world)
-    real.play(seen)
+    real.play(Sections(layers=layers))
+    real.evaluate(real.rollout.reward, Sections())
     real.population.close()
     calls = DeviceCalls(StreamOrder(device))
     _patch_torch(calls)
     _patch_streams(calls.order)
-    _patch_trainer(calls, seen.frames)
+    _patch_trainer(calls, frames)
     Mixture.draw = lambda self, seed, envs, round_: draws[len(envs), round_]  # type: ignore[assignment]
     known = data.perplexity
     type(data).perplexity = property(lambda self: known)  # type: ignore[misc, assignment]
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with FakeTensorMode(allow_non_fake_inputs=True), calls:
         trainer = loop.Trainer(config, data.to(device), device, execution, world)
-        trainer.reports.to_host = FakeTransfer(calls.order, seen.frames)
-        with calls:
-            calls.section = "begin"
-            sections = Sections(calls, faults=faults)
-            trainer.play(sections)
-            trainer.end_round(Sections(calls))
-            trainer.end_round(Sections(calls, suffix=" second"))
-            trainer.end_round(Sections(calls, suffix=" again"))
+        calls.section = "begin"
+        sections = Sections(calls, faults=faults, layers=layers)
+        trainer.play(sections)
+        evaluator, trainer.evaluator = trainer.evaluator, None
+        trainer.end_round(Sections(calls))
+        trainer.end_round(Sections(calls, suffix=" second"))
+        trainer.evaluator = evaluator  # last, as its frames are
+        trainer.end_round(Sections(calls, suffix=" again"))
     spans = calls.order.spans
     return {
         "counts": calls.counts,
@@ -232,34 +284,31 @@ def _patch_streams(order: StreamOrder) -> None:
     torch.cuda.default_stream = lambda device=None: order.default
 
 
-def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
+def _patch_trainer(calls: DeviceCalls, frames: Frames) -> None:
     """Checks of numbers, which there are none of, and captures, each replay of which is one launch."""
     seed_pool.verify = lambda *args, **kwargs: None
     cuda_graphs.first_mismatch = lambda *args, **kwargs: ""
 
     def of(cls: type[Topology], *columns: Any) -> Topology:
         if any(isinstance(column, Tensor) for column in columns):  # read back: those of the last frame
-            known = next(frame for frame in reversed(frames) if "stage" in frame)
+            known = frames.last(columns[0].shape)
             columns = tuple(known[name] for name in ("stage", "blueprint", "style"))
         stage, *others = (np.array(column, dtype=np.int64) for column in columns)
         blended = slot_plan._IS_BLENDED[stage]
         return cls(stage, *others, blended, np.zeros((*blended.shape, blended.shape[1]), dtype=np.bool_))
 
     def shapley_values(blended: Any, *others: Any) -> Any:
-        known = next(frame for frame in reversed(frames) if "stage" in frame)
-        return values(slot_plan._IS_BLENDED[known["stage"]], *others)
+        return values(slot_plan._IS_BLENDED[frames.last(blended.shape)["stage"]], *others)
 
     values, population.shapley_values = population.shapley_values, shapley_values
     Topology.of = classmethod(of)
+    hooks.Transfer = lambda: FakeTransfer(calls.order, frames)  # type: ignore[assignment, misc]
     calls.order.on_wait = lambda: calls.add("waits")
     transfer.pinned_memory = lambda size: torch.empty(size, dtype=torch.uint8)
     validation.device_memory_bytes = lambda device: 80 << 30
     for name in ("train", "validate"):
         setattr(HostGroup, name, spanned(calls, name, calls.counted(name, getattr(HostGroup, name))))
     loop.CudaGraphs = lambda on: cuda_graphs.CudaGraphs(on=on, capture=capture)
-    loop.create_population = lambda config, data, device, execution, first: Population(
-        config, data, device, execution=execution, first_env=first
-    )
 
     def capture(work: Callable[[], Any], *_: object) -> tuple[Callable[[], None], Any]:
         section, calls.section = calls.section, "captures"
@@ -294,5 +343,6 @@ if __name__ == "__main__":
     data = load_task(sourced.config.task, CPU)
     config = resolve_task_defaults(sourced, data.name, data.kind).config
     world = Alone() if "--ranks" in sys.argv else ProcessGroup()
-    told = count_round(config, data, world, faults="--faults" in sys.argv)
+    faults, layers = "--faults" in sys.argv, "--layers" in sys.argv
+    told = count_round(config, data, world, faults=faults, measures_layers=layers)
     print(json.dumps(told))

@@ -55,6 +55,11 @@ CASES = {
         "task.mixture=digits,texture,layout,quadrants,histogram",
     ),
     "ranks": (*SMALL, *LONG, "envs.plan=masked", "--ranks"),
+    "layers": (*SMALL, "envs.plan=masked", "--layers"),
+    "evaluation": (
+        *(*SMALL, "envs.plan=masked"),
+        *("evaluation.rounds=1", "evaluation.hosts=4", "evaluation.rivals=fixed"),
+    ),
     "augmented": (*SMALL, "task.augment=crop,flip"),
     "text": (*SMALL, "task.dataset=text"),
     "masked, 16 envs": (*ALIKE, *LONG, "envs.count=16", "envs.plan=masked"),
@@ -150,6 +155,15 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
         "update again": (2, 3, 230, 0, 0),
         "test": (3, 19, 170, 0, 0),
     },
+    "layers": {
+        "epoch 0": (1, 5, 10_120, 5_750, 330),
+        "epoch 2": (1, 5, 2_250, 1_010, 840),
+        "epoch 3": (1, 4, 2_050, 1_010, 800),
+    },
+    "evaluation": {
+        "epoch 3": (1, 3, 1_040, 20, 800),
+        "evaluate again": (20, 118, 34_650, 16_330, 1_100),
+    },
     "augmented": {
         "begin": (1, 4, 1_990, 0, 0),
         "epoch 0": (1, 11, 4_060, 710, 330),
@@ -194,8 +208,10 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
 The launches of training and of validation are among those of their epoch; a replayed graph is one. The waits:
 an epoch's transfer; in an update one for each pass but the last, as ppo.target_kl has it, and one for its
 statistics; in a test the topology, its accuracies, and the returns; for Shapley values the envs, their
-seeds, and the coalitions of each group. In their first two calls graphs are captured and compared: in epochs
-0 and 1 and in the first two updates, those of births and of capacities later.
+seeds, and the coalitions of each group; in an evaluation, for each of two policies, three tables of
+constants, a transfer at the beginning and after each epoch, the topology, and what became of the hosts. In
+their first two calls graphs are captured and compared: in epochs 0 and 1 and in the first two updates, those
+of births and of capacities later.
 """
 COMPUTED = {
     "gather": (2_300, 110),
@@ -206,6 +222,8 @@ COMPUTED = {
     "mixture": (3_340, 840),
     "shapley": (240, 70),
     "ranks": (3_350, 420),
+    "layers": (5_990, 890),
+    "evaluation": (34_650, 1_540),
     "augmented": (2_730, 110),
     "text": (2_270, 700),
     "masked, 16 envs": (11_570, 8_530),
@@ -213,7 +231,7 @@ COMPUTED = {
 }
 """By case, in the last epoch or the section that `LAST` says, likewise: kernels, those of graphs too, and the
 megabytes that they read and write."""
-LAST = {"shapley": "shapley"}
+LAST = {"shapley": "shapley", "evaluation": "evaluate again"}
 MAX_EPOCH_LAUNCHES = 1_000
 """Aim for an epoch whose graphs are captured, at 64 envs of the default preset and for a mixture."""
 
