@@ -12,6 +12,11 @@ PARTS := report daemon_rounds engine_worker monitors prior_art_worker
 APART := gpu policy_variants prior_art
 BENCHES := $(filter-out $(patsubst %,benchmarks/%.py,$(PARTS) $(APART)),$(wildcard benchmarks/[a-z]*.py))
 
+INSTALLED := pyproject.toml constraints.txt esper_overwatch/protocol/codec/line_writer.cpp \
+	$(wildcard esper_overwatch/trainer/compute/native_*)
+HAS_PYTHON = test -n "$(PYTHON)" || \
+	{ echo "Python 3.11 or newer is needed; none found. Set PYTHON=/path/to/python3"; exit 2; }
+
 # Kept bytecode halves the start of torch, and of the tests; some CI machines turn it off.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -75,14 +80,16 @@ man: .venv/docs
 
 # The build of torch: TORCH=cpu or cuda (else by whether an NVIDIA driver is there); TORCH_FROM=FOLDER or INDEX for a
 # site with a mirror. scripts/install.py says where torch comes from otherwise.
-.venv/trainer: pyproject.toml constraints.txt esper_overwatch/protocol/codec/line_writer.cpp $(wildcard esper_overwatch/trainer/compute/native_*)
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; none found. Set PYTHON=/path/to/python3"; exit 2; }
+.venv/trainer: $(INSTALLED)
+	@$(HAS_PYTHON)
 	@$(PYTHON) scripts/install.py trainer,export,mcp
 	@touch $@
 
-.venv/dev: .venv/trainer
-	@$(BIN)/python scripts/install.py trainer,text,export,metrics,compare,sweep,lightning,huggingface,keras,sb3,torchrl,serve,dev
-	@touch $@
+# All of .venv/trainer too: pip plans once, and what is compiled is compiled once.
+.venv/dev: $(INSTALLED)
+	@$(HAS_PYTHON)
+	@$(PYTHON) scripts/install.py trainer,text,export,metrics,compare,sweep,lightning,huggingface,keras,sb3,torchrl,serve,dev
+	@touch .venv/trainer $@
 
 # Neither torch nor numpy is needed for it.
 .venv/docs: pyproject.toml constraints.txt
