@@ -49,6 +49,8 @@ def test_learning_rate_is_suspected_and_its_undo_works(house: House) -> None:
     eventually(lambda: house.journal("r", "round.finished"))
     assert "ok no incident is open" in first_line(house, "r", 80)
     assert house.daemon("param", "r", "host.learning_rate=10").returncode == 0
+    eventually(lambda: " CRIT " in first_line(house, "r", 80))
+    assert house.daemon("pause", "r").returncode == 0  # or a training keeps a core busy
     narrow, middle, wide = lines_with(house, "r", " CRIT ")
     for line in (narrow, middle, wide):
         assert "host.learning_rate 0.05 -> 10" in line
@@ -56,6 +58,7 @@ def test_learning_rate_is_suspected_and_its_undo_works(house: House) -> None:
     assert "by esper-daemon, uid " in wide
     incident = house.journal("r", "incident")[-1]["data"]
     assert house.daemon("call", "r", *incident["undo"].split()).returncode == 0
+    assert house.daemon("resume", "r").returncode == 0
     eventually(lambda: house.ask("param", "r", "host.learning_rate")[0]["value"] == 0.05)
     eventually(lambda: " CRIT " not in first_line(house, "r", 80))  # the dead end with the episode
 

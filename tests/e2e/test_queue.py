@@ -90,7 +90,7 @@ def test_interrupted_queue_goes_on_where_it_was(house: House) -> None:
 @pytest.mark.slow
 def test_each_end_of_a_training_is_told(house: House) -> None:
     add(house, "wrong", 1, "--set", "task.dataset=absent")
-    add(house, "killed", 60)
+    add(house, "killed", 20)
     add(house, "ended", 4000)
     worker = work_off(house, "--jobs", "3", "--device", "cpu")
     eventually(lambda: len(house.journal("killed", "epoch")) > 8)
@@ -101,7 +101,7 @@ def test_each_end_of_a_training_is_told(house: House) -> None:
     assert (listed["wrong"]["state"], listed["wrong"]["exit_code"]) == ("failed", 9)
     assert "absent" in listed["wrong"]["reason"]
     assert listed["killed"]["state"] == "done"
-    assert rounds(house, "killed") == list(range(1, 61))
+    assert rounds(house, "killed") == list(range(1, 21))
     assert (listed["ended"]["state"], listed["ended"]["device"]) == ("stopped", "cpu")
     assert listed["ended"]["reason"].startswith("stopped by ")
     assert worker.stderr is not None
