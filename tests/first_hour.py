@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ print(*sorted(n for n in names if n.startswith("nvidia") or n == "triton"), torc
 
 def main() -> None:
     """Install as a newcomer does; then walk through the pages with what was installed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # what was started is stopped
     with tempfile.TemporaryDirectory(prefix="first-hour-") as folder:
         work = Path(folder)
         clone = work / "esper-overwatch"
