@@ -58,6 +58,7 @@ class LeftOut:
 
     def forget_run(self) -> None:
         """The run is another process's: tell it nothing more."""
+        self._lock = threading.RLock()  # a thread that is not here may hold the one of the parent
         self._emit = None
 
     def _send(self, message: str) -> None:

@@ -159,6 +159,35 @@ def test_forked_child_neither_publishes_nor_ends_the_run(loop: Loop) -> None:
     assert stopped.exit_code == 0
 
 
+FORKED_WHILE_TOLD = """
+import os, signal, threading
+from esper_overwatch import publish
+with publish("loop") as run:
+    is_held, is_over = threading.Event(), threading.Event()
+    def tell():
+        with run._left_out._lock:
+            is_held.set()
+            is_over.wait()
+    threading.Thread(target=tell).start()
+    is_held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        run.log(loss=2.0)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    is_over.set()
+    assert status == 0, status
+"""
+
+
+@pytest.mark.slow
+def test_child_forked_beside_a_warning_goes_on(loop: Loop) -> None:
+    process = loop(FORKED_WHILE_TOLD)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+
+
 CROWDED = """
 import os, resource
 from esper_overwatch import publish
