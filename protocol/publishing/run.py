@@ -422,6 +422,16 @@ class PublishedRun:
         reason, exit_code, text = end_of(error)
         if self._commands.stopped_by is not None and error is None:
             reason = STOP_BY + self._commands.stopped_by
+        try:
+            self._end_commands(error, reason, text)
+        finally:  # a second Ctrl-C ends the waiting, not the run's last words
+            self._emit(self.summary.take())
+            self._emit(RunStopped(reason=reason, exit_code=exit_code, rounds=0, error=text))
+            self._server.close(reason)
+            self._folder.release()
+
+    def _end_commands(self, error: BaseException | str | None, reason: str, text: str | None) -> None:
+        """Bring what was logged into the journal, and tell who waits for a command how the run ends."""
         server = self._server
         server.set_state("STOPPING", reason)
         self._sampler.close()
@@ -434,10 +444,6 @@ class PublishedRun:
         self._left_out.close()
         server.flush(FLUSH_SECONDS)
         self._commands.close(text)  # what was accepted while the state changed
-        self._emit(self.summary.take())
-        self._emit(RunStopped(reason=reason, exit_code=exit_code, rounds=0, error=text))
-        server.close(reason)
-        self._folder.release()
 
     def _finish_at_exit(self) -> None:
         """The interpreter ends, and still knows an error that nobody caught; at a prompt it is an old one."""

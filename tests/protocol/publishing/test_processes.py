@@ -114,6 +114,27 @@ def test_interrupt_is_told_as_such(loop: Loop) -> None:
     assert (stopped.reason, stopped.exit_code) == ("interrupted", 130)
 
 
+INTERRUPTED_AGAIN = """
+import os, signal
+from esper_overwatch import publish
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with publish("loop") as run:
+    run.log(loss=1.0)
+    def flush(seconds):
+        os.kill(os.getpid(), signal.SIGINT)
+    run._server.flush = flush
+    raise KeyboardInterrupt
+"""
+
+
+def test_second_interrupt_ends_the_run_in_order(loop: Loop) -> None:
+    process = loop(INTERRUPTED_AGAIN)
+    process.communicate(timeout=300)
+    (stopped,) = events_of(ev.RunStopped)
+    assert (stopped.reason, stopped.exit_code) == ("interrupted", 130)
+    assert [e.values for e in events_of(ev.Scalars)] == [{"loss": 1.0}]
+
+
 def test_second_process_cannot_take_a_live_name(loop: Loop) -> None:
     first = loop(FOREVER)
     wait_ready(first)
