@@ -34,6 +34,7 @@ from .run_argument import CommandAfterRun, RunArgument, host_option
 from .tables import table_lines
 
 _THERE = "The runs of another machine, through OpenSSH."
+MAX_TRASH_DAYS = 36_500.0
 LOOK_SECONDS, BEAT_SECONDS = 2.0, 1.0
 """Of `list --follow`: between two looks, and the longest time without a line."""
 _SHOWN = ("name", "kind", "state", "created", "tags")
@@ -252,7 +253,7 @@ def _put_away(place: str, names: Sequence[str]) -> None:
 @click.argument("names", nargs=-1, metavar="RUN...")
 @click.option(
     "--older-than",
-    type=click.FloatRange(min=0),
+    type=float,
     default=TRASH_DAYS,
     show_default=True,
     metavar="DAYS",
@@ -264,6 +265,10 @@ def rm(names: tuple[str, ...], older_than: float) -> None:
 
     Without RUN only the latter.
     """
+    if not 0 <= older_than <= MAX_TRASH_DAYS:  # click's ranges let NaN pass
+        raise click.UsageError(
+            f"--older-than: {older_than} is not a number of days from 0 to {MAX_TRASH_DAYS:.0f}"
+        )
     _put_away(TRASH, names)
     for one in empty_trash(older_than):
         print_lines([f"deleted {one.name}, in the trash since {_day(one.since)}"])

@@ -162,6 +162,13 @@ def test_removed_runs_come_back_or_go_for_good(home: Path) -> None:
     assert esper("restore").output == "archive and trash are empty\n"
 
 
+@pytest.mark.parametrize("days", ["-1", "nan", "inf", "1e300"])
+def test_trash_of_no_age_is_wrong_usage(days: str) -> None:
+    refused = esper("rm", "--older-than", days)
+    assert refused.exit_code == 2
+    assert "--older-than" in refused.output
+
+
 def test_trash_is_emptied_by_age_and_follows_no_link(home: Path) -> None:
     elsewhere = home / "elsewhere"
     elsewhere.mkdir()
