@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -69,7 +70,10 @@ def exit_on_error(program: str) -> Iterator[None]:
 
     After Ctrl-C the code is 130; where standard output has lost its reader (`| head`), 141 without a line;
     where it is a file that the disk refuses to write, 10; where a package of an extra is not installed, 9.
+    A character that the output's encoding lacks is written as a question mark.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
     try:
         try:
             yield

@@ -51,6 +51,13 @@ def test_a_view_and_ascii(tmp_path: Path) -> None:
     assert invoke("--once", "--replay", path, TERM="linux").output.isascii()
 
 
+def test_output_of_another_encoding_gets_question_marks(tmp_path: Path) -> None:
+    path = str(journal.write(tmp_path / "events.jsonl", rounds=2))
+    result = CliRunner(charset="latin-1").invoke(main, ("--once", "--replay", path))
+    assert result.exit_code == 0, result.exception
+    assert "?" in result.stdout
+
+
 def test_json_says_the_same_in_figures(tmp_path: Path) -> None:
     path = str(journal.write(tmp_path / "events.jsonl"))
     data = json.loads(invoke("--once", "--json", "--replay", path).output)
