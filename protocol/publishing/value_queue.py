@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import fsum, isfinite, sqrt
+from math import fsum, hypot, isfinite, sqrt
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -106,7 +106,8 @@ def make_histogram(step: int, name: str, sample: ArraySample) -> Histogram:
         count = len(finite)
         made.min, made.max = min(finite), max(finite)
         mean = made.mean = fsum([x / count for x in finite])
-        made.std = sqrt(fsum([(x - mean) * ((x - mean) / count) for x in finite]))
+        root = sqrt(count)
+        made.std = 2 * hypot(*[(x / 2 - mean / 2) / root for x in finite])  # squares may be beyond a float
         made.counts = _count(finite, made.min, made.max)
     return made
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from esper_overwatch.protocol.codec.json_lines import decode_line, encode_event
@@ -142,6 +142,8 @@ def test_steps_are_whole_and_not_negative(step: Any) -> None:
         assert type(found) is int
 
 
+@example([0.0, 0.0, 4.9e154])
+@example([-1.7e308, 1.7e308, 1.7e308])
 @given(st.lists(floats, max_size=200))
 def test_histogram_counts_every_finite_value(values: list[float]) -> None:
     made = make_histogram(0, "x", ArraySample(values, len(values)))
