@@ -126,6 +126,8 @@ class LoopCommands:
             )
         if name in _ALWAYS or name in _PAUSE:
             raise PublishError(f"{name} cannot be registered: every run has it (pause: run.pause_point)")
+        if not isinstance(help_, str):
+            raise PublishError(f"{name}: its help must be a line of text, not {help_!r:.80}")
         if len(help_) > MAX_HELP_CHARACTERS:
             raise PublishError(f"{name}: a help of {len(help_)} characters, of at most {MAX_HELP_CHARACTERS}")
         fields = [(key, *_field(name, key, value)) for key, value in parameters.items()]

@@ -114,6 +114,8 @@ def test_parameters_have_simple_types(run: PublishedRun, value: Any) -> None:
         run.command("save", **{"x y": 1})
     with pytest.raises(PublishError, match="a help of 9999 characters, of at most 1024"):
         run.command("save", help="h" * 9_999)
+    with pytest.raises(PublishError, match="its help must be a line of text, not 5"):
+        run.command("save", 5)  # type: ignore[arg-type]
     run.command("save", what=1)
     with pytest.raises(PublishError, match="registered already"):
         run.command("save")
