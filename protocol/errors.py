@@ -70,7 +70,7 @@ class WireError(EsperError):
 
 
 class BadName(EsperError):
-    """Not a name for a run."""
+    """Not a name for a run, or for a key."""
 
     exit_code = 2
 

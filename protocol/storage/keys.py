@@ -20,7 +20,7 @@ import msgspec
 import zmq
 from msgspec import Struct
 
-from esper_overwatch.protocol.errors import KeysUnusable
+from esper_overwatch.protocol.errors import BadName, KeysUnusable
 from esper_overwatch.protocol.messages.roles import Role
 
 from .folders import config_folder, is_valid_name, make_private, open_private, sync_folder, write_atomically
@@ -95,10 +95,10 @@ def client_path(name: str) -> Path:
     """The file of a client's pair.
 
     Raises:
-        KeysUnusable: not a name.
+        BadName: not a name.
     """
     if not is_valid_name(name):
-        raise KeysUnusable(f"{name!r} is not a name for a key: letters, digits, '-', '_' and '.'")
+        raise BadName(f"{name!r} is not a name for a key: letters, digits, '-', '_' and '.'")
     return config_folder() / "keys" / f"{name}.key"
 
 

@@ -13,7 +13,7 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from esper_overwatch.protocol.errors import FolderError, KeysUnusable
+from esper_overwatch.protocol.errors import BadName, FolderError, KeysUnusable
 from esper_overwatch.protocol.messages.roles import ROLES, is_allowed
 from esper_overwatch.protocol.storage import keys
 from esper_overwatch.protocol.storage.keys import AllowList, client_pair, make_client, new_pair, read_secret
@@ -107,11 +107,11 @@ def test_nothing_is_written_over(config: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "-x", "a\n", "x" * 65])
 def test_names_that_lead_elsewhere(name: str) -> None:
-    with pytest.raises(KeysUnusable, match="is not a name for a key"):
+    with pytest.raises(BadName, match="is not a name for a key"):
         make_client(name, server=None, role="viewer")
-    with pytest.raises(KeysUnusable):
+    with pytest.raises(BadName):
         AllowList().authorize(name, new_pair().public, "viewer")
-    with pytest.raises(KeysUnusable):
+    with pytest.raises(BadName):
         AllowList().revoke(name)
 
 
