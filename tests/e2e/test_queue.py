@@ -115,6 +115,7 @@ def test_what_cannot_be_trained_is_refused_at_once(house: House) -> None:
         (["start", "--rounds", "2"], 2, "has the run's NAME"),
         (["status"], 2, "give what is to be trained"),
         (["sweep"], 2, "has --space FILE"),
+        (["sweep", "--space", "/absent.toml"], 9, "/absent.toml"),
         (["start", "a", "--rond", "2"], 2, "No such option"),
     ):
         result = house.daemon("queue", "add", *words)

@@ -24,7 +24,7 @@ from .compare import compare
 from .options import JSON
 from .output import format_table, print_json, print_lines, print_note
 from .start import check_options, start
-from .sweep import sweep
+from .sweep import read_search, sweep
 
 SHOWN_ENDED = 10
 _COMMANDS: Mapping[str, click.Command] = {"start": start, "sweep": sweep, "compare": compare}
@@ -142,7 +142,7 @@ def _check(context: click.Context, words: Sequence[str]) -> tuple[str, list[str]
 
     Raises:
         UsageError: it cannot wait.
-        ConfigError: an option is wrong.
+        ConfigError: an option is wrong, or a sweep's space is.
         NameTaken: the run is there already.
     """
     options: dict[str, Any] = context.params
@@ -162,8 +162,9 @@ def _check(context: click.Context, words: Sequence[str]) -> tuple[str, list[str]
         raise click.UsageError("a queued sweep has --space FILE")
     folder = options["folder"]
     name = options.get("name") or (folder.name if folder else words[0])
-    if words[0] == "sweep" and not options["name"]:
-        name = options["space_file"].stem
+    if words[0] == "sweep":
+        read_search(options)
+        name = options["name"] or options["space_file"].stem
     return str(name), command
 
 

@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from esper_overwatch.protocol.errors import INTERRUPTED_EXIT
 from esper_overwatch.protocol.runs import check_name
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config.schema import Config
-from esper_overwatch.trainer.sweep.space import Objective, SpaceError, read_space
+from esper_overwatch.trainer.sweep.space import Dimension, Objective, SpaceError, read_space
 
 from .options import JSON, config_options
 from .output import format_table, print_json, print_lines, print_note
@@ -85,14 +86,7 @@ def sweep(
         raise click.UsageError("give --space FILE, or: sweep show NAME")
     name = name or space_file.stem
     check_name(f"{name}-{trials}")
-    try:
-        space = read_space(space_file, objective, [item.partition("=")[0].strip() for item in sets])
-    except SpaceError as error:
-        print_lines([f"esper-daemon: {problem}" for problem in error.problems], to_stderr=True)
-        raise SystemExit(error.exit_code) from None
-    varied = [one.key for one in space]
-    cfg = settings.load_sourced(preset=preset, file=file, environ=os.environ, sets=sets, varied=varied).config
-    _check_evaluations(cfg)
+    space, cfg = read_search(context.params)
     from esper_overwatch.trainer.sweep.study import SweepStudy, SweepTerms, sweeps_folder
     from esper_overwatch.trainer.sweep.sweep import Sweep
 
@@ -136,6 +130,31 @@ def _find(which: str) -> SweepStudy:
     folder = Path(which).expanduser()
     named = sweeps_folder() / which
     return SweepStudy.open(folder if folder.is_dir() and not named.is_dir() else named)
+
+
+def read_search(options: Mapping[str, Any]) -> tuple[tuple[Dimension, ...], Config]:
+    """The space of a sweep's options, and what all trials have; ends the program where the space is wrong.
+
+    Raises:
+        ConfigError: an option of all trials is wrong, or trials would have no end or no value.
+    """
+    sets = options["sets"]
+    try:
+        space = read_space(
+            options["space_file"], options["objective"], [item.partition("=")[0].strip() for item in sets]
+        )
+    except SpaceError as error:
+        print_lines([f"esper-daemon: {problem}" for problem in error.problems], to_stderr=True)
+        raise SystemExit(error.exit_code) from None
+    cfg = settings.load_sourced(
+        preset=options["preset"],
+        file=options["file"],
+        environ=os.environ,
+        sets=sets,
+        varied=[one.key for one in space],
+    ).config
+    _check_evaluations(cfg)
+    return space, cfg
 
 
 def _check_evaluations(cfg: Config) -> None:
