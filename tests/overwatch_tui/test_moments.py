@@ -198,7 +198,7 @@ async def test_recording_that_vanishes_while_played_says_so(tmp_path: Path) -> N
 @pytest.mark.slow
 @in_loop
 async def test_steps_pressed_on_the_way_all_count(tmp_path: Path) -> None:
-    app = recorded(tmp_path, speed=1.0)
+    app = recorded(tmp_path, speed=0.01)  # nothing is played before Space, however slow the machine
     async with app.run_test(size=SMALL) as pilot:
         await press(pilot, "space")
         settle(app)
@@ -226,7 +226,7 @@ async def test_steps_pressed_on_the_way_all_count(tmp_path: Path) -> None:
 
 @in_loop
 async def test_recording_is_sought_beyond_what_was_played(tmp_path: Path) -> None:
-    app = recorded(tmp_path, speed=1.0)
+    app = recorded(tmp_path, speed=0.01)
     async with app.run_test(size=SMALL) as pilot:
         await press(pilot, "space")
         settle(app)
