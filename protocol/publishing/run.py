@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from itertools import islice
 from numbers import Real
 from pathlib import Path
@@ -29,12 +30,7 @@ from esper_overwatch.protocol.alerts.rules import Rule
 from esper_overwatch.protocol.errors import FolderError, PublishError
 from esper_overwatch.protocol.machine.provenance import ProvenanceReport
 from esper_overwatch.protocol.machine.sampler import SystemSampler
-from esper_overwatch.protocol.messages.events import (
-    STOP_BY,
-    Artifact,
-    Mark,
-    RunStopped,
-)
+from esper_overwatch.protocol.messages.events import STOP_BY, Artifact, Mark, RunStopped
 from esper_overwatch.protocol.messages.vocabulary import Severity
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server.disk import DiskWatch
@@ -115,8 +111,9 @@ def publish(
     except FolderError as error:
         if strict:
             raise
-        home = tempfile.mkdtemp(prefix="esper-")
-        logger.warning("%s; the run is published in %s: ESPER_HOME=%s esper-tui shows it", error, home, home)
+        with suppress(OSError):  # without a temporary folder the second try says what is wrong
+            home = tempfile.mkdtemp(prefix="esper-")
+            logger.warning("%s; it is published in %s: ESPER_HOME=%s esper-tui shows it", error, home, home)
     return start()
 
 
@@ -168,22 +165,24 @@ class PublishedRun:
         )
         self.boot = self._server.boot
         self._server.observe(self._judge.observe)
+        self._helpers = ExitStack()
         try:
             attach_rules(self._server, rules)
             self._server.start()
+            self._commands.attach(self._server)
         except BaseException:
             self._server.close()
             raise
-        self._commands.attach(self._server)
-        self._announce()
-        self._sampler.start()
-        atexit.register(self._finish_at_exit)
-        _live.add(self)
-
-    def _announce(self) -> None:
-        self._emit(first_event(self._folder, self.boot, self._about))
-        self._server.set_state("TRAINING")
-        self._provenance = ProvenanceReport(self._emit)
+        try:
+            atexit.register(self._finish_at_exit)
+            _live.add(self)
+            self._emit(first_event(folder, self.boot, about))
+            self._server.set_state("TRAINING")
+            self._helpers.callback(ProvenanceReport(self._emit).close)
+            self._sampler.start()
+        except BaseException as error:  # Ctrl-C: the run is known already, and has an end
+            self.finish(error)
+            raise
 
     @property
     def step(self) -> int:
@@ -435,7 +434,7 @@ class PublishedRun:
         server = self._server
         server.set_state("STOPPING", reason)
         self._sampler.close()
-        self._provenance.close()
+        self._helpers.close()
         self._commands.close(text)
         if isinstance(error, BaseException) and text is not None:
             self._emit(log_line(error))

@@ -135,6 +135,40 @@ def test_second_interrupt_ends_the_run_in_order(loop: Loop) -> None:
     assert [e.values for e in events_of(ev.Scalars)] == [{"loss": 1.0}]
 
 
+NOWHERE_TO_WRITE = """
+import tempfile
+from esper_overwatch import publish
+def refuse():
+    raise FileNotFoundError(2, "no usable temporary directory")
+tempfile.gettempdir = refuse
+publish("loop", home="/proc/esper")
+"""
+
+
+def test_without_any_folder_the_home_is_named(loop: Loop) -> None:
+    _, said = loop(NOWHERE_TO_WRITE).communicate(timeout=300)
+    assert "FolderError: cannot make the folder /proc/esper" in said.splitlines()[-1]
+
+
+INTERRUPTED_AT_ITS_START = """
+import os, signal
+from esper_overwatch import publish
+from esper_overwatch.protocol.machine.sampler import SystemSampler
+signal.signal(signal.SIGINT, signal.default_int_handler)
+SystemSampler.start = lambda self: os.kill(os.getpid(), signal.SIGINT)
+try:
+    publish("loop")
+except KeyboardInterrupt:
+    os._exit(0)  # as a loop does whose other threads do not end
+"""
+
+
+def test_interrupt_while_a_run_starts_is_told_as_such(loop: Loop) -> None:
+    loop(INTERRUPTED_AT_ITS_START).communicate(timeout=300)
+    (stopped,) = events_of(ev.RunStopped)
+    assert (stopped.reason, stopped.exit_code) == ("interrupted", 130)
+
+
 def test_second_process_cannot_take_a_live_name(loop: Loop) -> None:
     first = loop(FOREVER)
     wait_ready(first)
