@@ -58,7 +58,8 @@ class Gateway:
         home: instead of `$ESPER_HOME`.
 
     Raises:
-        KeysUnusable: the address is none or cannot be bound, there is no key, or nobody is authorized.
+        BadName: the address is none.
+        KeysUnusable: it cannot be bound, there is no key, or nobody is authorized.
     """
 
     def __init__(self, run: str | None, address: str, home: StrPath | None = None) -> None:

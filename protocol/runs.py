@@ -369,7 +369,7 @@ def find_run(prefix: str | None = None, *, live_only: bool = False, home: StrPat
         home: instead of `$ESPER_HOME`.
 
     Raises:
-        RunNotFound: none, or more than one; the message names the candidates.
+        BadName, RunNotFound: see `choose_run`.
     """
     runs = list_runs(home)
     dead = [run for run in runs if live_only and not run.is_live]
@@ -381,7 +381,7 @@ def find_run(prefix: str | None = None, *, live_only: bool = False, home: StrPat
             what = "live run" if live_only else "run"
             raise RunNotFound(f"no {what} found; start one with: esper-daemon start")
         return (live or runs)[0]
-    if _begin_with(dead, prefix) and not _begin_with(runs, prefix):
+    if prefix and _begin_with(dead, prefix) and not _begin_with(runs, prefix):
         ended = choose_run(dead, prefix)
         goes_on, diagnosis = next_commands(ended.name, state="DIED", kind=ended.kind, done=ended.done)
         raise RunNotFound(
@@ -419,8 +419,11 @@ def choose_run(runs: Sequence[_N], prefix: str | None, *, num_ended: int = 0) ->
         num_ended: how many have ended and are left out of `runs`.
 
     Raises:
+        BadName: it is empty, as a variable that was never set is.
         RunNotFound: none, or more than one; the message names the candidates.
     """
+    if prefix == "":
+        raise BadName("the name of the run is empty; leave it out for the newest live run")
     if prefix is None:
         if not runs:
             raise RunNotFound("no live run found; start one with: esper-daemon start")

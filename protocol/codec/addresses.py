@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from esper_overwatch.protocol.errors import BadName, KeysUnusable, RunNotFound
+from esper_overwatch.protocol.errors import BadName, RunNotFound
 
 PORTS: Mapping[str, int] = {"qry": 0, "ctl": 1, "ev": 2}
 """Which port each socket has, counted from the one given."""
@@ -50,12 +50,12 @@ def endpoints_of(address: str) -> dict[str, str]:
     """The three endpoints behind `tcp://host:port`.
 
     Raises:
-        KeysUnusable: it is not such an address.
+        BadName: it is not such an address.
     """
     match = _TCP.fullmatch(address)
     port = int(match[2]) if match else 0
     if match is None or not 0 < port <= 65_535 - max(PORTS.values()):
-        raise KeysUnusable(f"{address!r} is not an address; write tcp://HOST:PORT, the first of three ports")
+        raise BadName(f"{address!r} is not an address; write tcp://HOST:PORT, the first of three ports")
     return {name: f"tcp://{match[1]}:{port + more}" for name, more in PORTS.items()}
 
 

@@ -28,7 +28,7 @@ from esper_overwatch.protocol.client.endpoint import ConnectedSocket, Target
 from esper_overwatch.protocol.codec.addresses import with_key
 from esper_overwatch.protocol.codec.frames import VIEW_TOPIC
 from esper_overwatch.protocol.codec.zmq_options import terminate_context
-from esper_overwatch.protocol.errors import KeyRefused, KeysUnusable, NoReply, RequestError
+from esper_overwatch.protocol.errors import BadName, KeyRefused, KeysUnusable, NoReply, RequestError
 from esper_overwatch.protocol.gateway import Gateway
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.messages.commands import METHODS
@@ -284,7 +284,7 @@ def test_gateway_needs_a_key_and_an_authorized_client(address: str) -> None:
     with pytest.raises(KeysUnusable, match=r"nobody is authorized .* esper-daemon keys new"):
         Gateway("alpha", address)
     for wrong in ("tcp://x", "tcp://127.0.0.1:0", "tcp://127.0.0.1:65535", "ipc:///tmp/x", "tcp://a b:5555"):
-        with pytest.raises(KeysUnusable, match="is not an address"):
+        with pytest.raises(BadName, match="is not an address"):
             Gateway("alpha", wrong)
 
 

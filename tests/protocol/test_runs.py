@@ -111,6 +111,8 @@ def test_runs_are_found_by_the_beginning_of_name_or_id(start: Start) -> None:
         find_run("alp")
     with pytest.raises(RunNotFound, match="no run gamma; there are: "):
         find_run("gamma")
+    with pytest.raises(BadName, match="the name of the run is empty"):
+        find_run("")
     with pytest.raises(
         RunNotFound, match=r"beta is not alive \(DIED\); go on: .*resume beta; .*; live: alps, alpha"
     ):

@@ -24,7 +24,7 @@ from esper_overwatch.protocol.catalogue.moves import (
     put_away,
     rename_run,
 )
-from esper_overwatch.protocol.catalogue.selection import COLUMNS, Selection
+from esper_overwatch.protocol.catalogue.selection import COLUMNS, BadSelection, Selection
 from esper_overwatch.protocol.errors import RunNotFound
 from esper_overwatch.protocol.runs import RunInfo, ended_text, find_run
 
@@ -146,7 +146,7 @@ def runs(where: str | None, columns: str | None, sort: str | None, rebuild: bool
             print_lines([f"read {number} run{'' if number == 1 else 's'} again"])
             return
     selection = Selection(where=where or "", sort=sort or "")
-    if columns:
+    if columns is not None:
         shown = _split(columns)
     else:
         shown = [*(COLUMNS if as_json else _SHOWN), *(() if as_json else selection.values())]
@@ -158,7 +158,11 @@ def runs(where: str | None, columns: str | None, sort: str | None, rebuild: bool
 
 
 def _split(columns: str) -> list[str]:
-    """Columns between commas; a comma in quotes or brackets is part of one."""
+    """Columns between commas; a comma in quotes or brackets is part of one.
+
+    Raises:
+        BadSelection: there is none.
+    """
     parts, depth, quote = [""], 0, ""
     for character in columns:
         if character in "'\"":
@@ -168,7 +172,10 @@ def _split(columns: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
+    named = [part.strip() for part in parts if part.strip()]
+    if not named:
+        raise BadSelection(f"--columns {columns!r} names none")
+    return named
 
 
 def _text(value: Any) -> Any:

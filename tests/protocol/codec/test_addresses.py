@@ -15,7 +15,7 @@ from esper_overwatch.protocol.codec.addresses import (
     ssh_address_of,
     with_key,
 )
-from esper_overwatch.protocol.errors import BadName, KeysUnusable, RunNotFound
+from esper_overwatch.protocol.errors import BadName, RunNotFound
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_three_endpoints_are_behind_a_port() -> None:
 
 @pytest.mark.parametrize("address", ["box:70", "tcp://box", "tcp://box:0", "tcp://box:65534", "tcp://a b:1"])
 def test_address_without_three_ports_is_refused(address: str) -> None:
-    with pytest.raises(KeysUnusable, match="is not an address; write tcp://HOST:PORT"):
+    with pytest.raises(BadName, match="is not an address; write tcp://HOST:PORT"):
         endpoints_of(address)
 
 

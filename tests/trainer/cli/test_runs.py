@@ -103,6 +103,7 @@ def test_values_keep_their_kinds_in_json() -> None:
         (["--where", "name = 'x') UNION SELECT 1 --"], "SQL"),
         (["--sort", "nme"], "no column nme"),
         (["--columns", "name,nme"], "no column nme"),
+        (["--columns", ","], "--columns ',' names none"),
     ],
 )
 def test_what_is_no_condition_is_one_line(words: list[str], part: str) -> None:
