@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite, nan
+from sys import intern
 from typing import NamedTuple
 
 from esper_overwatch.protocol.codec.json_lines import Event
@@ -66,6 +67,16 @@ class GateStep(NamedTuple):
     failed: tuple[str, ...]
     """Checks; empty = passed."""
     times: int
+
+
+class _End(NamedTuple):
+    """What was told of a seed's end, see `SeedEnded`."""
+
+    born: int
+    ended: int
+    how: str
+    contribution: float | None
+    gates_failed: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class Point(NamedTuple):
@@ -131,7 +142,7 @@ class SeedStory:
 class _Fact(NamedTuple):
     seq: int
     epoch: int
-    what: StageStep | GateStep | SeedEnded
+    what: StageStep | GateStep | _End
 
 
 class _Facts(NamedTuple):
@@ -193,10 +204,10 @@ class SeedStories:
         is_of_slot = isinstance(data, SeedStage) and not is_of_life(data)
         if seed is None or env is None or is_of_slot or not (seed in self._facts or self._has_room(round_)):
             return
-        facts = self._facts.get(seed) or _Facts(_Place(round_, env, data.slot), None, 0)
+        facts = self._facts.get(seed) or _Facts(_Place(round_, env, intern(data.slot)), None, 0)
         if not isinstance(data, SeedGate):
             named, parameters = facts.blueprint or data.blueprint, facts.parameters or data.parameters
-            facts = facts._replace(blueprint=named, parameters=parameters)
+            facts = facts._replace(blueprint=intern(named) if named else named, parameters=parameters)
         is_known = any(fact.seq == event.seq for fact in facts.all)
         if not is_known and (len(facts.all) < MAX_FACTS or isinstance(data, SeedEnded)):
             fact = _Fact(event.seq, event.ctx.epoch, _what(data, event))
@@ -261,7 +272,7 @@ class SeedStories:
         """What counts of the facts, in the order of the events."""
 
         def is_valid(fact: _Fact) -> bool:
-            clock, is_end = (facts.place.round, fact.epoch), isinstance(fact.what, SeedEnded)
+            clock, is_end = (facts.place.round, fact.epoch), isinstance(fact.what, _End)
             return not self._is_void("life", fact.seq, clock, is_end=is_end)
 
         return sorted(filter(is_valid, facts.all), key=lambda fact: fact.seq)
@@ -310,13 +321,16 @@ class SeedStories:
         yield from (points[epoch] for epoch in sorted(points))
 
 
-def _what(data: SeedStage | SeedGate | SeedEnded, event: Event) -> StageStep | GateStep | SeedEnded:
+def _what(data: SeedStage | SeedGate | SeedEnded, event: Event) -> StageStep | GateStep | _End:
+    """Small, with words that are the same object for equal ones: there are thousands."""
     epoch, ts = event.ctx.epoch, event.ts
     if isinstance(data, SeedEnded):
-        return data
+        failed = tuple((gate, tuple(checks)) for gate, checks in data.gates_failed.items())
+        return _End(data.born, data.ended, intern(data.how), data.contribution, failed)
     if isinstance(data, SeedStage):
-        return StageStep(data.to_stage, epoch, ts, data.by, data.alpha, data.contribution)
-    return GateStep(data.gate, epoch, ts, data.failed, 1)
+        stage, by = intern(data.to_stage), intern(data.by)
+        return StageStep(stage, epoch, ts, by, data.alpha, data.contribution)
+    return GateStep(intern(data.gate), epoch, ts, data.failed, 1)
 
 
 def _add_stage(story: SeedStory, step: StageStep) -> None:
@@ -337,11 +351,11 @@ def _add_gate(gates: list[GateStep], step: GateStep) -> None:
         gates.append(step)
 
 
-def _add_end(story: SeedStory, end: SeedEnded) -> None:
+def _add_end(story: SeedStory, end: _End) -> None:
     story.born_epoch, story.end_epoch, story.end_stage = end.born, end.ended, end.how
     story.contribution, story.is_told = end.contribution, True
     if not story.gates:
-        story.gates = [GateStep(g, end.ended, 0, tuple(checks), 1) for g, checks in end.gates_failed.items()]
+        story.gates = [GateStep(gate, end.ended, 0, checks, 1) for gate, checks in end.gates_failed]
 
 
 def _newest_end(story: SeedStory) -> tuple[int, bool, int, int, str]:

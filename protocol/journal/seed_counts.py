@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isfinite
 
 from esper_overwatch.protocol.codec.json_lines import Event
@@ -192,9 +193,15 @@ class SeedCounts:
             yield seed
 
 
+@lru_cache(4096)
+def _name_of(blueprint: str, slot: str) -> tuple[str, str]:
+    """The same object for equal ones: each round has a count by these."""
+    return blueprint, slot
+
+
 def _add(total: CountsBySlot, seeds: Iterable[SeedEnded]) -> None:
     for seed in seeds:
-        name = seed.blueprint or "--", seed.slot
+        name = _name_of(seed.blueprint or "--", seed.slot)
         total[name] = total.get(name, SeedCount()) + SeedCount.of(seed)
 
 
