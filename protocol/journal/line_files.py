@@ -12,7 +12,7 @@ from esper_overwatch.protocol.errors import WireError
 
 INDEX_EVENTS = 256
 INDEX_BYTES = 256 * 1024
-BLOCK_BYTES = 1024 * 1024
+BLOCK_BYTES = 128 * 1024
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """A longer line is no event: it is passed over from behind, and cut from the front."""
 _TAIL_BLOCK_BYTES = 64 * 1024
