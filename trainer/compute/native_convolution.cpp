@@ -321,6 +321,7 @@ PyObject *py_derive(PyObject *, PyObject *arguments) { return perform(arguments,
 
 }  // namespace
 #include "native_images.h"
+#include "native_rows.h"
 #include "native_seeds.h"
 #endif
 
@@ -344,7 +345,7 @@ PyObject *instruction_sets(PyObject *, PyObject *) {
 }
 
 // As in native_convolution.py; to be raised with each change of what the functions are given.
-constexpr long INTERFACE = 5;
+constexpr long INTERFACE = 6;
 
 PyMethodDef METHODS[] = {
 #if defined(__x86_64__)
@@ -353,6 +354,7 @@ PyMethodDef METHODS[] = {
     {"derive_seeds", py_derive_seeds, METH_VARARGS, "Gradients of `run_seeds`, likewise."},
     {"seeds_room", py_seeds_room, METH_VARARGS, "How many numbers `run_seeds` keeps."},
     {"scale_images", py_scale_images, METH_VARARGS, "Make inputs of images, likewise."},
+    {"take_rows", py_take_rows, METH_VARARGS, "Copy some hosts' channels of a map, likewise."},
     {"derive", py_derive, METH_VARARGS, "Gradients of `convolve`; tensors by their addresses, 0 = not wanted."},
 #endif
     {"instruction_sets", instruction_sets, METH_NOARGS, "Those that this processor has, the best first."},

@@ -23,7 +23,7 @@ try:
 except ImportError:  # installed where there was no compiler
     kernel = None
 
-INTERFACE = 5
+INTERFACE = 6
 """Version of the kernel that this module calls; one compiled before its sources changed has another."""
 KERNEL_SIZES = (1, 3)
 MAX_PIXELS = 2**31 - 1

@@ -55,12 +55,11 @@ class MaskedTree:
 
     def __init__(self, hosts: int, slots: int, kinds: int, population: int, budget: float) -> None:
         self._n, self._slots, self._kinds = hosts, slots, kinds
-        self.rows, self._spawns = [hosts], []
+        self.rows = [hosts]
         for slot in range(slots):
             # A coalition without the seed of this slot goes on through all blocks behind it, one of them the
             # head; +1, since one is measured in any case, and since quotients are rounded.
             affordable = int(budget * population * (slots + 1) / (slots - slot)) + 1
-            self._spawns.append(min(hosts * (slot + 1), affordable))
             self.rows.append(hosts + min(hosts * (slot + 1) * (slot + 2) // 2, affordable))
 
     def pack(self, topology: Topology) -> tuple[Codes, Capacities]:
@@ -71,21 +70,14 @@ class MaskedTree:
         moves: list[Codes] = []
         owners, kinds = [], []
         for slot in range(self._slots):
-            following = wanted.at(slot)
+            following, room = wanted.at(slot), self.rows[slot + 1]
+            kept = np.flatnonzero(are_in(rows, following))
             spawn = np.flatnonzero(are_in(rows | 1 << slot, following))
-            is_kept = are_in(rows, following)
-            kept = np.flatnonzero(is_kept)
-            going = np.concatenate([kept, self.rows[slot] + np.arange(len(spawn))])
-            owners.append(_filled(unpack(rows)[0], self.rows[slot]))
-            running = np.where(is_kept, blueprint[unpack(rows)[0], slot], -1)
-            kinds.append(_filled(running, self.rows[slot], by=-1))
+            running = blueprint[unpack(rows[kept])[0], slot]
+            moves.append(_filled(np.concatenate([kept, spawn]), room))
             rows = np.concatenate([rows[kept], rows[spawn] | 1 << slot])
-            room = self.rows[slot + 1]
-            moves += [
-                _filled(spawn, self._spawns[slot]),
-                _filled(going, room),
-                _filled(unpack(rows)[0], room),
-            ]
+            owners.append(_filled(unpack(rows)[0], room))
+            kinds.append(_filled(running, room, by=-1))
         chosen = capacities(kinds, self._kinds)
         runs = []
         for slot, (kind, capacity) in enumerate(zip(kinds, chosen, strict=True)):
@@ -102,15 +94,14 @@ class MaskedTree:
         single[hosts, first] = find(hosts, 1 << first)
         hosts, first, second = np.nonzero(topology.pairs)
         pairs[hosts, first, second] = pairs[hosts, second, first] = find(hosts, 1 << first | 1 << second)
-        parts = [*runs, *moves, single, pairs]
+        parts = [*runs, *moves, *owners, single, pairs]
         assert [part.shape for part in parts] == self._shapes(chosen)
         return np.concatenate([part.reshape(-1) for part in parts]), chosen
 
     def _shapes(self, chosen: Capacities) -> list[tuple[int, ...]]:
         """Of the parts that are packed."""
         shapes: list[tuple[int, ...]] = [(4, sum(capacity)) for capacity in chosen]
-        for spawned, leaving in zip(self._spawns, self.rows[1:], strict=True):
-            shapes += [(spawned,), (leaving,), (leaving,)]
+        shapes += [(leaving,) for leaving in self.rows[1:]] * 2
         return [*shapes, (self._n, self._slots), (self._n, self._slots, self._slots)]
 
     def unpack(self, packed: Tensor, chosen: Capacities, table: SlotTable, dtype: torch.dtype) -> MaskedPass:
@@ -119,10 +110,9 @@ class MaskedTree:
         sizes = [int(np.prod(shape)) for shape in shapes]
         views = [part.view(shape) for part, shape in zip(torch.split(packed, sizes), shapes, strict=True)]
         *views, single, pairs = views
-        moves = views[self._slots :]
+        moves, leaving = views[self._slots : 2 * self._slots], views[2 * self._slots :]
         forks, owners = [], None
         for slot, capacity in enumerate(chosen):
-            spawn, following, next_owners = moves[3 * slot : 3 * slot + 3]
             runs: list[Run] = []
             if capacity:
                 row, owner, is_blended, style = views[slot]
@@ -137,8 +127,8 @@ class MaskedTree:
                         alpha=table.alpha[:, slot].index_select(0, owner).to(dtype),
                     )
                 )
-            forks.append(AblationSplit(self.rows[slot], runs, owners, None, spawn, following))
-            owners = next_owners
+            forks.append(AblationSplit(self.rows[slot], owners, moves[slot], runs))
+            owners = leaving[slot]
         assert owners is not None
         return MaskedPass(forks, owners, single, pairs)
 

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper_overwatch.trainer.compute.device import device_memory_bytes, upload, upload_together
-from esper_overwatch.trainer.compute.stacked_ops import Parameters, to_channels, to_rows
+from esper_overwatch.trainer.compute.native_rows import take_rows
+from esper_overwatch.trainer.compute.stacked_ops import Parameters
 from esper_overwatch.trainer.data.task import NO_LABEL, Examples
 from esper_overwatch.trainer.reward.shapley import pack, unpack
 
@@ -80,22 +81,16 @@ class Coalitions:
 
 @dataclass(frozen=True)
 class AblationSplit:
-    """One slot of a pass: R rows come in; the ones that keep its seed go out, then the ones without.
-
-    Where `following` says so, other rows go out, in another order.
-    """
+    """One slot of a pass: R rows come in; the ones that keep its seed go out, then the ones without."""
 
     rows: int
     """R."""
-    runs: list[Run]
     owners: Tensor | None
     """int64 [R], whose host each row that comes in is; None where they are all hosts in order."""
-    kept: Tensor | None
-    """int64, rows that go on as the slot leaves them; None where all do."""
-    spawn: Tensor
-    """int64, rows that go on without the slot's seed."""
-    following: Tensor | None = None
-    """int64, places among the R rows and, from R on, the spawned ones; None = all of them in this order."""
+    going: Tensor | None
+    """int64, which of the R rows each is that goes out; None where all do, in order."""
+    runs: list[Run]
+    """Of the rows that go out."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +220,7 @@ class Validation:
         for batches, batch in enumerate(inputs, 1):
             x, first = batch, planned.forks[0].owners
             if first is not None and not self._is_shared:
-                x = to_channels(to_rows(x, self._n).index_select(3, first))
+                x = take_rows(x, self._n, first)
             for i, fork in enumerate(before):
                 x = self._model.measure_block(i, x, self._weights(i, fork, weights), statistics, batches)
                 x = self._branch(i, x, fork, weights)
@@ -254,17 +249,15 @@ class Validation:
             owners, _ = unpack(rows)
             following = wanted.at(slot)
             kept, spawn = are_in(rows, following), are_in(rows | 1 << slot, following)
-            running = column.blended[owners] & kept
-            spawned, owned, staying = upload_together(
-                [np.flatnonzero(spawn), owners, np.flatnonzero(kept)], device
-            )
+            going = np.concatenate([np.flatnonzero(kept), np.flatnonzero(spawn)])
+            running = column.blended[owners[going]] & (np.arange(len(going)) < kept.sum())
+            owned, taken = upload_together([owners, going], device)
             forks.append(
                 AblationSplit(
                     rows=len(rows),
-                    runs=self._pool.gather(slot, column, owners, running),
                     owners=None if np.array_equal(owners, np.arange(self._n)) else owned,
-                    kept=None if kept.all() else staying,
-                    spawn=spawned,
+                    going=None if np.array_equal(going, np.arange(len(rows))) else taken,
+                    runs=self._pool.gather(slot, column, owners[going], running),
                 )
             )
             rows = np.concatenate([rows[kept], rows[spawn] | 1 << slot])
@@ -307,7 +300,7 @@ class Validation:
         first = planned.forks[0].owners
         if labels.dim() > 1:
             labels = labels[planned.owners]
-            x = x if first is None else to_channels(to_rows(x, self._n).index_select(3, first))
+            x = x if first is None else take_rows(x, self._n, first)
         logits = self._forward(x, planned, weights, statistics).to(dtype)
         if absent is not None:
             logits = logits.masked_fill(absent[planned.owners].unsqueeze(1), torch.finfo(dtype).min)
@@ -331,14 +324,10 @@ class Validation:
 
     def _branch(self, i: int, x: Tensor, fork: AblationSplit, weights: Parameters) -> Tensor:
         """Output of slot i, from its block's output: rows with the seed, then those without."""
-        without = to_rows(x, fork.rows).index_select(3, fork.spawn)
-        x = self._pool.run(i, x, fork.rows, fork.runs, weights)
-        if fork.kept is None and not len(fork.spawn):
-            return x
-        going = to_rows(x, fork.rows)
-        going = going if fork.kept is None else going.index_select(3, fork.kept)
-        going = torch.cat([going, without], dim=3)
-        return to_channels(going if fork.following is None else going.index_select(3, fork.following))
+        if fork.going is None:
+            return self._pool.run(i, x, fork.rows, fork.runs, weights)
+        x = take_rows(x, fork.rows, fork.going)
+        return self._pool.run(i, x, len(fork.going), fork.runs, weights)
 
     def _score(self, loss: Tensor, correct: Tensor, answers: int | Tensor, planned: CoalitionPass) -> Score:
         accuracy = correct.double() / _by_row(answers, planned.owners)
