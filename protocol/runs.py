@@ -381,7 +381,7 @@ def find_run(prefix: str | None = None, *, live_only: bool = False, home: StrPat
             what = "live run" if live_only else "run"
             raise RunNotFound(f"no {what} found; start one with: esper-daemon start")
         return (live or runs)[0]
-    if prefix and _begin_with(dead, prefix) and not _begin_with(runs, prefix):
+    if _begin_with(dead, prefix) and not _begin_with(runs, prefix):
         ended = choose_run(dead, prefix)
         goes_on, diagnosis = next_commands(ended.name, state="DIED", kind=ended.kind, done=ended.done)
         raise RunNotFound(

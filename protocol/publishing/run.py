@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from itertools import islice
 from numbers import Real
 from pathlib import Path
@@ -165,7 +165,7 @@ class PublishedRun:
         )
         self.boot = self._server.boot
         self._server.observe(self._judge.observe)
-        self._helpers = ExitStack()
+        self._provenance: ProvenanceReport | None = None
         try:
             attach_rules(self._server, rules)
             self._server.start()
@@ -178,7 +178,7 @@ class PublishedRun:
             _live.add(self)
             self._emit(first_event(folder, self.boot, about))
             self._server.set_state("TRAINING")
-            self._helpers.callback(ProvenanceReport(self._emit).close)
+            self._provenance = ProvenanceReport(self._emit)
             self._sampler.start()
         except BaseException as error:  # Ctrl-C: the run is known already, and has an end
             self.finish(error)
@@ -434,7 +434,8 @@ class PublishedRun:
         server = self._server
         server.set_state("STOPPING", reason)
         self._sampler.close()
-        self._helpers.close()
+        if self._provenance is not None:
+            self._provenance.close()
         self._commands.close(text)
         if isinstance(error, BaseException) and text is not None:
             self._emit(log_line(error))

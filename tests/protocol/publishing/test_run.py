@@ -233,7 +233,7 @@ def test_what_it_runs_is_told_once(run: PublishedRun) -> None:
 
 
 def test_snapshot_lacks_what_the_run_runs(run: PublishedRun) -> None:
-    run._helpers.close()
+    run._provenance.close()  # type: ignore[union-attr]
     assert run.flush()
     with connect("loop") as client:
         types = {event.type for event in client.snapshot(("life",))}
