@@ -300,21 +300,23 @@ void derive_row(const SeedSlot &slot, const SeedRow &row, float alpha, const Row
     const float *const numbers = kind.numbers + row.owner * kind.step;
     float *const to_numbers = zeros(buffers.numbers, kind.count);
     const long area = slot.area(), channels = slot.channels;
-    const int count = (int)(slot.pixels() * channels);
+    const int count = (int)(slot.pixels() * channels), pixels = (int)slot.pixels();
     const long wide = slot.pixels() * slot.widest(kind);
     float *grad = room(buffers.seed, 5 * wide), *next = grad + wide, *const spare = next + wide;
     float *const to_x = spare + wide, *const of_host = to_x + wide;
+    const float *const given = slot.grad + row.host * channels;
     const bool is_attached = row.blending != ISOLATED;
-    slot.set->take_pixels(slot.grad + row.host * channels, slot.step(), (int)slot.pixels(), (int)channels,
-                          is_attached ? of_host : grad);
-    if (is_attached)
-        for (long b = 0; b < slot.batch; b++) {
-            const long from = b * area * channels;
-            slot.set->derive_pixels(of_host + from, (int)area, (int)channels, memory.x + from, memory.output() + from,
-                                    strength(row, memory, alpha, b), row.blending == MULTIPLY, grad + from,
-                                    to_x + from);
-        }
-    if (row.blending == GATE && alpha != 0.0f) derive_gate(slot, row, alpha, memory, of_host, to_x);
+    if (!is_attached) slot.set->take_pixels(given, slot.step(), pixels, (int)channels, grad);
+    for (long b = 0; is_attached && b < slot.batch; b++) {
+        const long from = b * area * channels;
+        slot.set->derive_pixels(given + b * area * slot.step(), slot.step(), (int)area, (int)channels, memory.x + from,
+                                memory.output() + from, strength(row, memory, alpha, b), row.blending == MULTIPLY,
+                                grad + from, to_x + from);
+    }
+    if (row.blending == GATE && alpha != 0.0f) {
+        slot.set->take_pixels(given, slot.step(), pixels, (int)channels, of_host);
+        derive_gate(slot, row, alpha, memory, of_host, to_x);
+    }
     for (long i = kind.num_layers - 1; i >= 0; i--) {
         const Layer &layer = kind.layers[i];
         const bool has_skip = layer.kind == CONVOLUTION && layer.gain >= 0;
@@ -326,8 +328,7 @@ void derive_row(const SeedSlot &slot, const SeedRow &row, float alpha, const Row
     float *const sums = kind.to_numbers + row.owner * kind.count;
     for (long i = 0; i < kind.count; i++) sums[i] += to_numbers[i];
     if (!is_attached || alpha == 0.0f) return;
-    slot.set->add_scaled(to_x, grad, 1.0f, count, to_x);
-    slot.set->add_pixels(slot.to_host + row.host * channels, slot.step(), (int)slot.pixels(), (int)channels, to_x);
+    slot.set->add_pixels(slot.to_host + row.host * channels, slot.step(), pixels, (int)channels, to_x, grad);
 }
 
 // Visit each row's blocks of images, with what they keep.

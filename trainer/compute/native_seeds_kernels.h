@@ -42,12 +42,13 @@ static void take_pixels(const float *host, long step, int pixels, int channels, 
     })
 }
 
-// host += x.
-static void add_pixels(float *host, long step, int pixels, int channels, const float *x) {
+// host += x + y.
+static void add_pixels(float *host, long step, int pixels, int channels, const float *x, const float *y) {
     FOR_CHANNELS({
         for (int p = 0; p < pixels; p++) {
             float *const to = host + p * step + c;
-            store<L>(to, load_some<L>(to, count) + load_some<L>(x + (long)p * channels + c, count), count);
+            const long at = (long)p * channels + c;
+            store<L>(to, load_some<L>(to, count) + (load_some<L>(x + at, count) + load_some<L>(y + at, count)), count);
         }
     })
 }
@@ -67,12 +68,12 @@ static void blend_pixels(float *host, long step, int pixels, int channels, const
 }
 
 // The gradients of s and x by that of the host: those of the blend alone.
-static void derive_pixels(const float *grad, int pixels, int channels, const float *x, const float *s, float by,
-                          bool multiply, float *to_s, float *to_x) {
+static void derive_pixels(const float *grad, long step, int pixels, int channels, const float *x, const float *s,
+                          float by, bool multiply, float *to_s, float *to_x) {
     FOR_CHANNELS({
         for (int p = 0; p < pixels; p++) {
             const long at = (long)p * channels + c;
-            const Vector<L> scaled = by * load_some<L>(grad + at, count);
+            const Vector<L> scaled = by * load_some<L>(grad + p * step + c, count);
             Vector<L> of_s = scaled;
             Vector<L> of_x = -scaled;
             if (multiply) {
