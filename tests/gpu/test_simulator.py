@@ -162,7 +162,7 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
     },
     "evaluation": {
         "epoch 3": (1, 3, 1_040, 20, 800),
-        "evaluate again": (20, 118, 34_650, 16_330, 1_100),
+        "evaluate again": (14, 118, 34_650, 16_330, 1_100),
     },
     "augmented": {
         "begin": (1, 4, 1_990, 0, 0),
@@ -208,8 +208,8 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
 The launches of training and of validation are among those of their epoch; a replayed graph is one. The waits:
 an epoch's transfer; in an update one for each pass but the last, as ppo.target_kl has it, and one for its
 statistics; in a test the topology, its accuracies, and the returns; for Shapley values the envs, their
-seeds, and the coalitions of each group; in an evaluation, for each of two policies, three tables of
-constants, a transfer at the beginning and after each epoch, the topology, and what became of the hosts. In
+seeds, and the coalitions of each group; in an evaluation, for each of two policies, a transfer at the
+beginning and after each epoch, the topology, and what became of the hosts. In
 their first two calls graphs are captured and compared: in epochs 0 and 1 and in the first two updates, those
 of births and of capacities later.
 """

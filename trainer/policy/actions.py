@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from esper_overwatch.protocol.messages.vocabulary import (
     Op,
     Style,
 )
+from esper_overwatch.trainer.compute.device import upload
 
 Logits = tuple[Tensor, ...]
 """One tensor a head, in the order of `HEAD_NAMES`: op [..., 6], slot [..., 6, S], others [..., S, size]."""
@@ -64,9 +66,8 @@ class ActionSpace:
             len(ALPHA_SPEEDS),
             len(Curve),
         )
-        self.relevant_OH = torch.tensor(
-            [[head == "op" or head in HEADS_OF_OP[op] for head in HEAD_NAMES] for op in Op], device=device
-        )
+        relevant = [[head == "op" or head in HEADS_OF_OP[op] for head in HEAD_NAMES] for op in Op]
+        self.relevant_OH = upload(np.array(relevant), torch.device(device))
 
     def sample(self, logits: Logits, legal: Tensor, uniform: Tensor) -> Tensor:
         """Draw actions: first the op, then the slot for it, then the others.

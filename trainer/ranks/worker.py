@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, assert_never
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from esper_overwatch.trainer.compute.device import (
     limit_threads,
     prepare_device,
     resolve_device,
+    upload,
 )
 from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.compute.process_group import ProcessGroup
@@ -151,9 +153,7 @@ class Worker(Hooks):
         mine = [env - rows.start for env in envs if env in rows]
         if not mine:
             return None
-        wanted = torch.zeros(len(rows), dtype=torch.bool)
-        wanted[mine] = True
-        return wanted.to(self._device)
+        return upload(np.isin(np.arange(len(rows)), mine), self._device)
 
     def wants_round(self, finished: int) -> bool:  # noqa: ARG002
         self.execute_orders()

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from esper_overwatch.protocol.messages.vocabulary import BLENDED, Op, Stage
 from esper_overwatch.trainer.compute.compiler import Compiler
+from esper_overwatch.trainer.compute.device import upload
 from esper_overwatch.trainer.measurements import Guess, Measurements, UniformGuess
 from esper_overwatch.trainer.seeds.table import SlotTable
 
@@ -56,10 +58,12 @@ class Reward:
         self.run = run
         self.guess: Guess | UniformGuess = UniformGuess(run.chance, run.guess_loss)
         """Chance-level baseline of the run's task, or of each env's own."""
-        compiler = compiler or Compiler("off", torch.device(device))
+        device = torch.device(device)
+        compiler = compiler or Compiler("off", device)
         self._mode = compiler.wrap("the reward", MODES[run.cfg.mode], key=lambda inputs: inputs.last)
-        self._progress = torch.tensor([STAGE_PROGRESS.get(stage, 0.0) for stage in Stage], device=device)
-        self._blended = torch.tensor([stage in BLENDED for stage in Stage], device=device)
+        progress = np.array([STAGE_PROGRESS.get(stage, 0.0) for stage in Stage])
+        self._progress = upload(progress, device).to(torch.get_default_dtype())
+        self._blended = upload(np.array([stage in BLENDED for stage in Stage]), device)
         self._hindsight = HindsightCredit(run.cfg.hindsight, n, slots, device)
         self._before = {
             **{name: torch.zeros(n, device=device) for name in POTENTIALS},
