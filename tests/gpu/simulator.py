@@ -9,11 +9,12 @@ and blend as in a real run. Then the same trainer plays and learns with fake ten
 device and dtype is checked as on a GPU, nothing is computed. It learns three times from the round, so that
 graphs captured and compared in the first two updates are counted in the third. The last line is JSON: by
 section (`start`, `begin`, `epoch 0` …, `update`, `test`, `shapley`, `update second` …, `update again` …,
-`evaluate again`, and `captures`) how many launches, copies and waits there were, and where; how many
-`kernels` ran, of graphs too, the `bytes` they touched, and the `ns` that they take by a model of an H100; of
-the launches also how many were those of training (`train`) and of validation (`validate`); `races`, which
-accesses no event orders; `overlaps`, what may run at the same time of groups' trainings and validations and
-what is copied to the host, see `StreamOrder`; `reported`, in which section the loop reported each transfer.
+`evaluate again`, `evaluate third`, and `captures`) how many launches, copies and waits there were, and where;
+how many `kernels` ran, of graphs too, the `bytes` they touched, and the `ns` that they take by a model of an
+H100; of the launches also how many were those of training (`train`) and of validation (`validate`); `races`,
+which accesses no event orders; `overlaps`, what may run at the same time of groups' trainings and validations
+and what is copied to the host, see `StreamOrder`; `reported`, in which section the loop reported each
+transfer.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from esper_overwatch.trainer.data.mixture import Mixture
 from esper_overwatch.trainer.data.registry import load_task
 from esper_overwatch.trainer.data.task import Task
 from esper_overwatch.trainer.episodes import TOPOLOGY
+from esper_overwatch.trainer.evaluation import episodes as held_out_episodes
 from esper_overwatch.trainer.hooks import Hooks
 from esper_overwatch.trainer.hosts import population, seed_pool, slot_plan, validation
 from esper_overwatch.trainer.hosts.host_group import HostGroup
@@ -203,7 +205,8 @@ def count_round(
     hooks.Transfer = lambda: RecordedTransfer(frames)  # type: ignore[assignment, misc]
     real = loop.Trainer(config, data, CPU, execution, world)
     real.play(Sections(layers=layers))
-    real.evaluate(real.rollout.reward, Sections())
+    for _ in range(2):
+        real.evaluate(real.rollout.reward, Sections())
     real.population.close()
     calls = DeviceCalls(StreamOrder(device))
     _patch_torch(calls)
@@ -222,6 +225,7 @@ def count_round(
         trainer.end_round(Sections(calls, suffix=" second"))
         trainer.evaluator = evaluator  # last, as its frames are
         trainer.end_round(Sections(calls, suffix=" again"))
+        trainer.end_round(Sections(calls, suffix=" third"))
     spans = calls.order.spans
     return {
         "counts": calls.counts,
@@ -308,7 +312,8 @@ def _patch_trainer(calls: DeviceCalls, frames: Frames) -> None:
     validation.device_memory_bytes = lambda device: 80 << 30
     for name in ("train", "validate"):
         setattr(HostGroup, name, spanned(calls, name, calls.counted(name, getattr(HostGroup, name))))
-    loop.CudaGraphs = lambda on: cuda_graphs.CudaGraphs(on=on, capture=capture)
+    for module in (loop, held_out_episodes):
+        module.CudaGraphs = lambda on: cuda_graphs.CudaGraphs(on=on, capture=capture)
 
     def capture(work: Callable[[], Any], *_: object) -> tuple[Callable[[], None], Any]:
         section, calls.section = calls.section, "captures"

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from esper_overwatch.protocol.messages.vocabulary import WITH_SEED, Op, Stage
+from esper_overwatch.trainer.compute.compiler import Compiler
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
 from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.compute.process_group import ProcessGroup
 from esper_overwatch.trainer.config.schema import Config
@@ -19,6 +21,7 @@ from esper_overwatch.trainer.episode_table import EpisodeTable as EpisodeTable
 from esper_overwatch.trainer.episodes import Episodes
 from esper_overwatch.trainer.hooks import Hooks
 from esper_overwatch.trainer.hosts.autotune import DoesNotFit, choose_execution, create_population
+from esper_overwatch.trainer.policy.actor import Actor
 from esper_overwatch.trainer.seeds.table import is_in
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
@@ -56,11 +59,15 @@ class HeldOutEpisodes:
         self._rows = self._group.rows(held_out.count)
         self.cfg = share = held_out.configure(cfg, len(self._rows))
         self._data, self._device = data, device
-        execution = execution or choose_execution(share, data, device)
+        graphs = CudaGraphs(on=cfg.cuda.graphs and device.type == "cuda")
+        execution = execution or choose_execution(share, data, device, graphs)
         try:
             self._population = create_population(share, data, device, execution, self._rows.start)
         except DoesNotFit as error:
             raise DoesNotFit(f"{held_out.count} held-out hosts: {error}") from None
+        self._population.compile(Compiler("off", device), graphs)
+        self._episodes = Episodes(share, data, self._population, self._actor(FrozenPolicy("no_growth")))
+        self._episodes.capture(graphs)
 
     @property
     def slots(self) -> int:
@@ -76,10 +83,8 @@ class HeldOutEpisodes:
         Raises:
             ConfigError: the policy's constant schedule does not fit.
         """
-        cfg, population = policy.configure(self.cfg), self._population
-        actor = policy.make_actor(cfg, population, self._device, self._rows.start)
-        seen = _Record(on_epoch)
-        episodes = Episodes(cfg, self._data, population, actor)
+        population, episodes, seen = self._population, self._episodes, _Record(on_epoch)
+        episodes.actor, episodes.round, episodes.epoch = self._actor(policy), 0, 0
         episodes.play(seen)
         names = [(self._data.name, 0)] * self._rows.stop
         if isinstance(self._data, Mixture):
@@ -104,6 +109,9 @@ class HeldOutEpisodes:
             **episodes.to_host(columns),
         )
         return self._of_all_ranks(mine)
+
+    def _actor(self, policy: FrozenPolicy) -> Actor:
+        return policy.make_actor(policy.configure(self.cfg), self._population, self._device, self._rows.start)
 
     def _of_all_ranks(self, mine: EpisodeTable) -> EpisodeTable:
         if self._group.size == 1:

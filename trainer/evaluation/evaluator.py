@@ -56,8 +56,7 @@ class Evaluator:
         if device.type == "cpu":
             chosen = None  # by rule, for this number of hosts
         else:
-            size = min(execution.group_size, held_out.count)
-            chosen = replace(execution, group_size=size, plan="gather")  # masked pays by its graphs only
+            chosen = replace(execution, group_size=min(execution.group_size, held_out.count))
         self._episodes = HeldOutEpisodes(cfg, data, held_out, device, chosen, process_group)
         self._rivals: dict[str, FrozenPolicy] = {
             kind: FrozenPolicy(kind) for kind in self._options.rivals if kind != self._policy.kind
