@@ -86,7 +86,12 @@ class HistoryParams(Params, frozen=True):
 
 class CheckpointParams(Params, frozen=True):
     tag: Annotated[
-        str, Meta(max_length=32, pattern=r"^[A-Za-z0-9_.-]*$(?!\n)", description="part of the file's name")
+        str,
+        Meta(
+            max_length=32,
+            pattern=r"^[A-Za-z0-9_.-]*$(?!\n)",
+            description="part of the file's name: letters of ASCII, digits, `-`, `_` and `.`",
+        ),
     ] = ""
 
 

@@ -1,4 +1,4 @@
-"""Describe errors in a request's parameters; msgspec's own messages name types of Python."""
+"""Describe errors in a request and its parameters; msgspec's own messages name types of Python."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from typing import Any
 
 import msgspec
 
-from esper_overwatch.protocol.messages.commands import Method, Params
+from esper_overwatch.protocol.messages.commands import Method, Request
 
 MAX_SHOWN_CHARACTERS = 64
-_TYPES = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
+_TYPES = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "text",
+    "object": "an object",
+}
 _NAMED = re.compile(r"Object (missing required|contains unknown) field `(.*)`$", re.DOTALL)
 
 
@@ -30,28 +36,45 @@ def describe_parameter_error(method: Method, given: Mapping[str, Any], error: Ex
         given: the parameters of the request.
         error: that `msgspec.convert` raised for them.
     """
+    return f"{method.name}: {_describe(method.params, given, error)}"
+
+
+def describe_request_error(given: Any, error: Exception) -> str:
+    """The same for a field of the request itself, such as `meta.deadline`.
+
+    Args:
+        given: what the request's JSON holds, not an object perhaps.
+        error: that `msgspec.convert` raised for it.
+    """
+    return _describe(Request, given, error)
+
+
+def _describe(cls: type, given: Any, error: Exception) -> str:
     reason, path = split_reason(error)
-    fields = _fields_of(method.params)
+    _, components = msgspec.json.schema_components([cls])
+    schema: Mapping[str, Any] = components[cls.__name__]
+    names = path.removeprefix("$").split("[")[0].split(".")[1:]
+    for name in names:
+        if name not in schema["properties"] or name not in given:
+            return f"{reason} at {path}"
+        schema, given = schema["properties"][name], given[name]
+        schema = components[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
     if found := _NAMED.match(reason):
+        fields = schema["properties"]
         what = "is missing" if found[1] == "missing required" else "is not a parameter"
         takes = f"it takes {', '.join(fields)}" if fields else "it takes none"
-        return f"{method.name}: {found[2][:MAX_SHOWN_CHARACTERS]} {what}; {takes}"
-    name = re.split(r"[.\[]", path.removeprefix("$."), maxsplit=1)[0]
-    if name not in fields or name not in given:
-        return f"{method.name}: {reason} at {path}"
-    return f"{method.name}: {name} must be {_requirement(fields[name])}, not {_shown(given[name])}"
+        return f"{found[2][:MAX_SHOWN_CHARACTERS]} {what}; {takes}"
+    if not names and isinstance(given, dict):
+        return reason
+    return f"{'.'.join(names) or 'a request'} must be {_requirement(schema)}, not {_shown(given)}"
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        return "what is nested so deep"
     return text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "…"
-
-
-def _fields_of(params: type[Params]) -> dict[str, dict[str, Any]]:
-    """JSON Schema of each parameter, by name."""
-    _, components = msgspec.json.schema_components([params])
-    fields: dict[str, dict[str, Any]] = components[params.__name__]["properties"]
-    return fields
 
 
 def _requirement(schema: Mapping[str, Any]) -> str:
@@ -67,5 +90,5 @@ def _requirement(schema: Mapping[str, Any]) -> str:
     parts += [f"at most {schema['maximum']}"] if "maximum" in schema else []
     if "maxLength" in schema:
         parts[0] += f" of {schema.get('minLength', 0)} to {schema['maxLength']} characters"
-    parts += [f"that matches {schema['pattern']}"] if "pattern" in schema else []
+    parts += [schema["description"]] if "pattern" in schema else []
     return ", ".join(parts)

@@ -35,7 +35,7 @@ from esper_overwatch.protocol.version import PROTOCOL_VERSION
 from .admission import MAX_REQUEST_BYTES, admit, encode_error, error_reply, split_envelope
 from .immediate_commands import ImmediateCommands
 from .mailbox import Command, Mailbox
-from .parameter_errors import describe_parameter_error, split_reason
+from .parameter_errors import describe_parameter_error, describe_request_error, split_reason
 from .rate_limiter import RateLimiter
 from .reply_cache import ReplyCache, digest_of
 
@@ -119,7 +119,7 @@ class RequestHandler:
 
     def _respond(self, socket: Socket, body: bytes, peer: Peer, connection: bytes) -> list[bytes]:
         try:
-            request = _parse_request(body)
+            request = parse_request(body)
         except RequestError as error:
             self.junk += 1
             return [encode_error(self._boot, body, error)]
@@ -192,9 +192,10 @@ class RequestHandler:
         meta, state, now = request.meta, self._state(), _now()
         if meta.deadline is not None and now > meta.deadline:
             late = (now - meta.deadline) / 1e6
-            raise RequestError(
-                "deadline", f"{method.name} came {late:.1f} s too late and was not executed", {"now": now}
+            message = f"{method.name} came {late:.1f} s too late and was not executed: its deadline was " + (
+                f"{meta.deadline}, and it is {now}, in microseconds"
             )
+            raise RequestError("deadline", message, {"now": now})
         if meta.expect.boot is not None and meta.expect.boot != self._boot:
             raise RequestError(
                 "boot_mismatch",
@@ -316,9 +317,6 @@ def _client_name(request: Request, peer: Peer) -> str:
     return request.meta.client or (f"pid {peer.pid}" if peer.pid else "unknown")
 
 
-_request = msgspec.json.Decoder(Request)
-
-
 def _require_role(request: Request, peer: Peer, methods: Mapping[str, Method]) -> None:
     """Refuse a peer that may not, before it learns anything of earlier requests with this id.
 
@@ -348,16 +346,23 @@ def _require_64_bits(method: Method, params: Params) -> None:
             raise RequestError("invalid_params", message, {"path": f"$.{name}"})
 
 
-def _parse_request(body: bytes) -> Request:
+def parse_request(body: bytes) -> Request:
+    """Read a request's frame.
+
+    Raises:
+        RequestError: it is too large, no JSON, or lacks a field or has a wrong one, which the message names.
+    """
     if len(body) > MAX_REQUEST_BYTES:
         raise RequestError("too_large", f"a request may have {MAX_REQUEST_BYTES} bytes, this has {len(body)}")
     try:
-        return _request.decode(body)
-    except msgspec.ValidationError as error:
-        reason, path = split_reason(error)
-        raise RequestError("invalid_request", f"{reason} at {path}", {"path": path}) from None
+        tree = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError("parse", f"not JSON: {error}") from None
+    try:
+        return msgspec.convert(tree, Request)
+    except (msgspec.ValidationError, RecursionError) as error:
+        message = describe_request_error(tree, error)
+        raise RequestError("invalid_request", message, {"path": split_reason(error)[1]}) from None
 
 
 def _now() -> int:

@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from esper_overwatch.protocol.errors import RequestError
 from esper_overwatch.protocol.messages.commands import METHODS
 from esper_overwatch.protocol.server.parameter_errors import describe_parameter_error
+from esper_overwatch.protocol.server.request_handler import parse_request
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,12 @@ from esper_overwatch.protocol.server.parameter_errors import describe_parameter_
             {"streams": ["life", "x"]},
             'snapshot: streams must be a list, each one of life, log, metric, trace, not ["life", "x"]',
         ),
+        (
+            "checkpoint",
+            {"tag": "a/b"},
+            "checkpoint: tag must be text of 0 to 32 characters, part of the file's name: letters of ASCII, "
+            'digits, `-`, `_` and `.`, not "a/b"',
+        ),
     ],
 )
 def test_message_names_parameter_and_requirement(method: str, given: dict[str, Any], message: str) -> None:
@@ -52,3 +60,37 @@ def test_long_values_are_cut() -> None:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert(given, METHODS["checkpoint"].params)
     assert len(describe_parameter_error(METHODS["checkpoint"], given, raised.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("[]", "a request must be an object, not []"),
+        ('{"id":"a"}', "method is missing; it takes id, method, params, meta, jsonrpc"),
+        ('{"id":1,"method":"ping"}', "id must be text of 1 to 64 characters, not 1"),
+        ('{"id":"a","method":"ping","params":null}', "params must be an object, not null"),
+        (
+            '{"id":"a","method":"ping","meta":{"deadline":5.5}}',
+            "meta.deadline must be a whole number or null, not 5.5",
+        ),
+        (
+            '{"id":"a","method":"ping","meta":{"expect":{"state":"paused"}}}',
+            'meta.expect.state must be one of PAUSED, STARTING, STOPPING, TRAINING or null, not "paused"',
+        ),
+    ],
+)
+def test_message_names_field_of_request(body: str, message: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        parse_request(body.encode())
+    assert raised.value.kind == "invalid_request"
+    assert raised.value.message == message
+
+
+def test_a_value_that_is_nested_too_deep_is_refused() -> None:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(msgspec.ValidationError) as raised:
+        msgspec.convert({"tag": value}, METHODS["checkpoint"].params)
+    message = describe_parameter_error(METHODS["checkpoint"], {"tag": value}, raised.value)
+    assert message.endswith(", not what is nested so deep")

@@ -216,6 +216,9 @@ def test_too_late_is_not_carried_out(plane: Plane) -> None:
     reply = plane.ask("stop", meta={"deadline": now - 2_000_000})
     assert kind(reply) == "deadline"
     assert "too late and was not executed" in reply["error"]["message"]
+    assert (
+        f"was {now - 2_000_000}, and it is {reply['error']['data']['now']}, in" in reply["error"]["message"]
+    )
     assert not plane.mailbox.poll()
     assert "result" in plane.ask("stop", meta={"deadline": now + 10_000_000})
 
