@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 import torch
 
+from esper_overwatch.protocol.errors import RequestError
 from esper_overwatch.protocol.messages.commands import (
     EscalateParams,
     Params,
@@ -125,6 +126,11 @@ class RunControl:
             self.parameters.check(params.key, params.value)
         elif isinstance(params, SeedGerminateParams | SeedPruneParams):
             self._seeds.check(params)
+        elif isinstance(params, EscalateParams):
+            try:
+                self._plan.check(params.level, params.env)
+            except ValueError as error:
+                raise RequestError("invalid_params", str(error)) from None
         if state != "PAUSED" or not needs_epochs(params):
             return None
         return "the run is paused, and this is done only when it has trained on: resume it"

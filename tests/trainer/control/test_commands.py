@@ -398,9 +398,11 @@ def test_seed_action_behind_last_epoch_waits_for_next_episode(rig: Callable[...,
             {"env": 0, "slot": "r0c0", "blueprint": "oak"},
             "no blueprint 'oak'; there are norm",
         ),
+        ("telemetry.escalate", {"env": 4}, "envs 0 to 3"),
+        ("telemetry.escalate", {"level": "NORMAL"}, "all the time; ask for more"),
     ],
 )
-def test_seeds_that_cannot_be_are_refused_at_once(
+def test_what_can_never_be_is_refused_at_once(
     rig: Callable[..., Rig], method: str, params: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(RequestError, match=text):

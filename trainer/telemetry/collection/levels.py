@@ -72,6 +72,17 @@ class Levels:
         """True while an escalation is in force."""
         return bool(self._asked)
 
+    def check(self, level: Level, env: int | None) -> None:
+        """Check that `escalate` may be asked for this, whatever is in force.
+
+        Raises:
+            ValueError: no such env, or the run collects as much already.
+        """
+        if env is not None and not 0 <= env < self._envs:
+            raise ValueError(f"env {env}: this run has envs 0 to {self._envs - 1}")
+        if LevelCode[level] <= LevelCode[self.default]:
+            raise ValueError(f"level {level}: the run collects {self.default} all the time; ask for more")
+
     def escalate(
         self,
         level: Level,
@@ -93,12 +104,9 @@ class Levels:
         Raises:
             ValueError: no such env, or the run collects as much already.
         """
-        if env is not None and not 0 <= env < self._envs:
-            raise ValueError(f"env {env}: this run has envs 0 to {self._envs - 1}")
+        self.check(level, env)
         if epochs < 1:
             raise ValueError(f"epochs {epochs}: must be at least 1")
-        if LevelCode[level] <= LevelCode[self.default]:
-            raise ValueError(f"level {level}: the run collects {self.default} all the time; ask for more")
         previous = self._scope(env)
         asked = Escalation(level, epochs, env, command)
         self._asked.append(asked)
