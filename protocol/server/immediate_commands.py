@@ -86,7 +86,8 @@ class ImmediateCommands:
         found = self._find_incident(params)
         if found is None:
             named = params.incident or f"{params.source} {params.kind}".strip() or "without a name"
-            raise RequestError("not_found", f"incident {named} is not open")
+            how = "give `incident`, or `source` and `kind` of an anomaly in it"
+            raise RequestError("not_found", f"incident {named} is not open: {how}")
         which = {"incident": found.id, "source": found.source, "kind": found.kind}
         peer = caller.peer
         return found, which | {"by": caller.client, "reason": caller.reason, "uid": peer.uid, "pid": peer.pid}

@@ -226,10 +226,11 @@ class Queries:
         numbered = zip(found, itertools.count(params.first), strict=False)
         found_lines = [line for (seq, line), wanted in numbered if seq == wanted]
         if not found_lines:
+            oldest = self._publisher.oldest(params.stream, params.first)
             raise RequestError(
                 "range_gone",
-                f"{params.stream} {params.first}..{params.last} is no longer held",
-                {"oldest": self._publisher.oldest(params.stream, params.first), "newest": newest},
+                f"{params.stream} {params.first}..{params.last} is no longer held; go on at {oldest}",
+                {"oldest": oldest, "newest": newest},
             )
         end = params.first + len(found_lines) - 1
         return empty | {"last": end, "n": len(found_lines), "more": end < last}, b"\n".join(found_lines)

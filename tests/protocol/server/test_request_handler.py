@@ -489,4 +489,4 @@ def test_incidents_are_acknowledged_and_muted_for_all(plane: Plane) -> None:
     plane.incident = None
     refused = plane.ask("anomaly.acknowledge", params={"incident": "b00t-9"})
     assert kind(refused) == "not_found"
-    assert "b00t-9" in refused["error"]["message"]
+    assert "b00t-9 is not open: give" in refused["error"]["message"]

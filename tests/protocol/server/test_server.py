@@ -194,6 +194,10 @@ def test_a_range_that_the_journal_lost_is_named(server: Server) -> None:
         reply, _ = raw.ask("qry", "replay", params={"stream": "life", "first": 1, "last": 2})
     assert reply["error"]["data"]["kind"] == "range_gone"
     assert reply["error"]["data"]["newest"] == 4
+    assert (
+        reply["error"]["message"]
+        == f"life 1..2 is no longer held; go on at {reply['error']['data']['oldest']}"
+    )
 
 
 def test_what_a_full_queue_refused_is_told(server: Server) -> None:
