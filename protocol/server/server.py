@@ -234,11 +234,14 @@ class Server:
         return TrainerBeat(state=self._state, round=round_, epoch=epoch, beat_age_ms=age)
 
     def _silence_note(self) -> str | None:
-        """The note beside `accepted` while the trainer hangs, or is in a very long epoch."""
+        """The note beside `accepted` while the trainer, or the loop, hangs, or is in a very long epoch."""
         age = self.trainer_beat.beat_age_ms / 1000
         if age < SILENT_SECONDS:
             return None
-        return f"the trainer has shown no sign of life for {age:.0f} s; it is executed when the epoch ends"
+        silent = f"has shown no sign of life for {age:.0f} s; it is executed when"
+        if self.kind.name == "published":
+            return f"the loop {silent} the loop asks for it"
+        return f"the trainer {silent} the epoch ends"
 
     @property
     def subscribers(self) -> int:

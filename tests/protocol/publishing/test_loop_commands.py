@@ -336,3 +336,11 @@ def test_lease_binds_the_loops_commands_too(run: PublishedRun, client: Client) -
         with pytest.raises(RequestError) as refusal:
             client.command("save")
     assert refusal.value.kind == "leased"
+
+
+def test_who_commands_a_silent_loop_is_told(
+    run: PublishedRun, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.command("save")
+    monkeypatch.setattr("esper_overwatch.protocol.server.server.SILENT_SECONDS", 0.0)
+    assert client.command("save")["note"].endswith("; it is executed when the loop asks for it")
