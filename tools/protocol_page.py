@@ -200,7 +200,12 @@ def _default(schema: dict[str, Any]) -> str:
 
 
 def _bounds(schema: dict[str, Any]) -> str:
-    forms = {"minimum": "from {:,}", "maximum": "to {:,}", "maxLength": "up to {} characters"}
+    forms = {
+        "minimum": "from {:,}",
+        "maximum": "to {:,}",
+        "minLength": "from {}",
+        "maxLength": "up to {} characters",
+    }
     schema = schema.get("anyOf", [schema])[0]
     bounds = [form.format(schema[key]) for key, form in forms.items() if key in schema]
     return f" ({' '.join(bounds)})" if bounds else ""

@@ -103,7 +103,9 @@ class StopParams(Params, frozen=True):
 
 
 class EscalateParams(Params, frozen=True):
-    level: Annotated[Level, Meta(description="telemetry level for the epochs asked for")] = "DEBUG"
+    level: Annotated[
+        Level, Meta(description="for the epochs asked for; above what the run collects all the time")
+    ] = "DEBUG"
     epochs: Annotated[int, Meta(ge=1, le=10_000, description="for exactly so many epochs")] = 5
     env: Annotated[int | None, Meta(description="only this env; null for all")] = None
 
