@@ -10,7 +10,7 @@ from esper_overwatch.protocol.messages.commands import Params
 
 MAX_MAILBOX_COMMANDS = 64
 URGENT_COMMANDS = frozenset({"stop", "resume", "op.cancel"})
-"""They end the waiting of others, so those that a loop keeps waiting must not keep them out."""
+"""They end the run or the waiting of others, so those that wait must not keep them out."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Mailbox:
     def has_room(self, method: str) -> bool:
         """True if one more command may wait; of the urgent ones 64 more may."""
         more = MAX_MAILBOX_COMMANDS if method in URGENT_COMMANDS else 0
-        return len(self) < MAX_MAILBOX_COMMANDS and self.num_waiting < MAX_MAILBOX_COMMANDS + more
+        return self.num_waiting < MAX_MAILBOX_COMMANDS + more
 
     def put(self, command: Command) -> None:
         """Hand over one command; the caller has checked that there is room."""

@@ -215,8 +215,8 @@ MUTANTS = (
     _mutant(
         "mailbox_without_end",
         "protocol/server/mailbox.py",
-        "return len(self) < MAX_MAILBOX_COMMANDS and ",
-        "return True or len(self) < MAX_MAILBOX_COMMANDS and ",
+        "return self.num_waiting < ",
+        "return True or self.num_waiting < ",
         SERVER,
     ),
     _mutant(
