@@ -27,6 +27,7 @@ class RawClient:
         assert self._events.poll(300_000), "the welcome: the subscription is live"
         assert len(self._events.recv_multipart()) == 1
         self._last: dict[str, int] = {}
+        self.bye: str | None = None
 
     def call(self, socket_name: str, method: str, **params: Any) -> dict[str, Any]:
         """Ask once, on a socket of its own."""
@@ -50,6 +51,7 @@ class RawClient:
         header = json.loads(rest[0])
         if topic == b"1/hb":
             assert header["boot"] == self.boot
+            self.bye = header["bye"]
             return []
         lines = [json.loads(line) for line in rest[1].splitlines()]
         first, last, count = header["first"], header["last"], header["n"]
@@ -83,7 +85,11 @@ def test_the_daemon_driven_with_req_and_json_alone(house: House) -> None:
     eventually(lambda: client.call("qry", "status")["state"] == "PAUSED")
     client.call("ctl", "resume")
     client.call("ctl", "stop", checkpoint=False)
+    eventually(lambda: client.events() == [] and client.bye)
     client.close()
+    (stopped,) = house.journal("raw", "run.stopped")
+    assert client.bye == stopped["data"]["reason"]
+    assert stopped["data"]["reason"].startswith("stop by ")
     assert house.processes[0].wait(300) == 0
     assert len(house.journal("raw", "layers")) == 2
     assert sum(event["type"] == "layers" for event in seen) <= 2

@@ -313,7 +313,7 @@ class Daemon:
         )
         if self.metrics is not None:
             self.metrics.close()
-        self.server.close()
+        self.server.close(end.reason)
         signal_listener.close()
         notifier.close()
         log.flush()
