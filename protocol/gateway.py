@@ -265,6 +265,7 @@ class Gateway:
         try:
             self._inner[name].socket.send_multipart([claim.encode(), *route, b"", *rest], zmq.NOBLOCK)
         except zmq.Again:
+            self._known = None  # a killed run leaves its file as it was: look whether it lives
             raise RequestError(
                 "overloaded", "the run does not take requests at present", {"retry_after_ms": 500}
             ) from None

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from esper_overwatch import Subscriber
+from esper_overwatch import Subscriber, connect
 from esper_overwatch.protocol.codec.addresses import with_key
 from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import RequestError
 from esper_overwatch.protocol.gateway import Gateway
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.storage.keys import make_client
-from tests.protocol.harness import serving, until
+from tests.protocol.harness import Daemon, serving, until
 from tests.protocol.sshd import free_ports
 
 
@@ -53,3 +55,19 @@ def _check_end(server: Server, gateway: Gateway, address: str, monkeypatch: pyte
 
         until(has_ended)
     assert texts == [str(n) for n in range(200)]
+
+
+def test_a_killed_run_is_told_as_not_live(daemon: Callable[..., Daemon]) -> None:
+    make_client("viewer", server=None, role="viewer")
+    process, address = daemon(), f"tcp://127.0.0.1:{free_ports(3)}"
+    with serving(address), connect(with_key(address, "viewer")) as run:
+        run.ping()
+        process.kill()
+        process.wait()
+
+        def is_told() -> bool:
+            with pytest.raises(RequestError) as refused:
+                run.call("ping", deadline_s=0.5)
+            return refused.value.kind == "not_found"
+
+        until(is_told)
