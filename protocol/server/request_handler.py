@@ -317,6 +317,9 @@ def _client_name(request: Request, peer: Peer) -> str:
     return request.meta.client or (f"pid {peer.pid}" if peer.pid else "unknown")
 
 
+_request = msgspec.json.Decoder(Request)
+
+
 def _require_role(request: Request, peer: Peer, methods: Mapping[str, Method]) -> None:
     """Refuse a peer that may not, before it learns anything of earlier requests with this id.
 
@@ -355,14 +358,13 @@ def parse_request(body: bytes) -> Request:
     if len(body) > MAX_REQUEST_BYTES:
         raise RequestError("too_large", f"a request may have {MAX_REQUEST_BYTES} bytes, this has {len(body)}")
     try:
-        tree = msgspec.json.decode(body)
+        try:
+            return _request.decode(body)
+        except msgspec.ValidationError as error:
+            message, path = describe_request_error(msgspec.json.decode(body), error), split_reason(error)[1]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError("parse", f"not JSON: {error}") from None
-    try:
-        return msgspec.convert(tree, Request)
-    except (msgspec.ValidationError, RecursionError) as error:
-        message = describe_request_error(tree, error)
-        raise RequestError("invalid_request", message, {"path": split_reason(error)[1]}) from None
+    raise RequestError("invalid_request", message, {"path": path})
 
 
 def _now() -> int:
