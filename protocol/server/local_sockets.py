@@ -25,6 +25,7 @@ from esper_overwatch.protocol.errors import FolderError
 from esper_overwatch.protocol.messages.vocabulary import RunState
 from esper_overwatch.protocol.runs import Connection, RunFolder
 from esper_overwatch.protocol.storage.folders import write_atomically
+from esper_overwatch.protocol.storage.lock import Lock, LockHeld
 from esper_overwatch.protocol.version import PROTOCOL_VERSION, __version__
 
 from . import sockets
@@ -65,6 +66,7 @@ class LocalSockets:
         self._inodes: dict[str, tuple[int, int]] = {}
         self._check_at = 0.0
         self._is_shut = False
+        self._lock: Lock | None = None
         self.rebound = 0
 
     def open(self, context: ZmqContext) -> None:
@@ -73,7 +75,7 @@ class LocalSockets:
         Raises:
             FolderError: the folder cannot be used, or a socket cannot be bound.
         """
-        folder = self._run.socket_folder()
+        folder = self._lock_folder()
         self.ev = sockets.make_publisher(context)
         self.qry = sockets.make_router(context)
         self.ctl = sockets.make_router(context)
@@ -81,8 +83,30 @@ class LocalSockets:
         for name in ("ev", "qry", "ctl"):
             self._bind(name, folder / name)
 
+    def _lock_folder(self) -> Path:
+        """The folder for the sockets, held: a copied run has the same, and a lock of its own."""
+        folder = self._run.socket_folder()
+        if self._lock is not None and self._lock.is_in_place and self._lock.path.parent == folder.resolve():
+            return folder
+        try:
+            lock = Lock(folder / "lock")
+        except LockHeld as held:
+            raise FolderError(
+                f"run {self._run.name} and the live run of pid {held.holder.pid} have one id, {self._run.id},"
+                " as copies of a folder do; stop that one first, or begin a new run with --fork"
+            ) from None
+        except OSError as error:
+            raise FolderError(f"cannot lock {folder / 'lock'}: {error.strerror}") from None
+        self._release_lock()
+        self._lock = lock
+        return folder
+
+    def _release_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
     def _bind(self, name: str, path: Path) -> None:
-        """The file of a daemon that died is removed, which the run's lock makes safe."""
+        """The file of a daemon that died is removed, which the folder's lock makes safe."""
         socket: zmq.Socket[bytes] = getattr(self, name)
         try:
             path.unlink(missing_ok=True)
@@ -161,7 +185,7 @@ class LocalSockets:
         self._check_at = time.monotonic() + CHECK_SECONDS
         missing = [name for name, path in self._paths.items() if not self._is_bound(name, path)]
         if missing:
-            folder = self._run.socket_folder()
+            folder = self._lock_folder()
             for name in missing:
                 self._rebind(name, folder / name)
             logger.warning(
@@ -194,6 +218,7 @@ class LocalSockets:
         file = [self._run.connection] if self._run.find_displacement() is None else []
         for path in (*self._paths.values(), *hidden, *file):
             path.unlink(missing_ok=True)
+        self._release_lock()
 
 
 def _count_open_files(limit: int) -> int:

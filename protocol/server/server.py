@@ -286,6 +286,7 @@ class Server:
             self._local.write_connection()
         except FolderError:
             self._context.destroy(linger=0)
+            self._local.remove()
             raise
         self._thread = threading.Thread(target=self._run, name="esper-wire", daemon=True)
         self._thread.start()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from esper_overwatch.protocol.errors import DISK_EXIT, FINAL_EXITS, NameTaken
+from esper_overwatch.protocol.errors import DISK_EXIT, FINAL_EXITS, FolderError, NameTaken
 from esper_overwatch.protocol.journal.reader import LastWords, last_words
 from esper_overwatch.protocol.messages.events import RunStopped
 from esper_overwatch.protocol.runs import RUNS_FOLDER
@@ -81,11 +81,14 @@ class QueueRunner:
 
         Raises:
             NameTaken: another process works this queue off.
+            FolderError: its lock cannot be written.
         """
         try:
             lock = Lock(self._queue.lock_file)
         except LockHeld as held:
             raise NameTaken(f"the queue is worked off by pid {held.holder.pid} already") from None
+        except OSError as error:
+            raise FolderError(f"cannot lock {self._queue.lock_file}: {error.strerror}") from None
         try:
             self._adopt()
             while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -11,8 +12,9 @@ import pytest
 
 from esper_overwatch import connect
 from esper_overwatch.protocol import runs
+from esper_overwatch.protocol.errors import FolderError
 from esper_overwatch.protocol.messages import events as ev
-from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.protocol.runs import RunFolder, find_run
 from esper_overwatch.protocol.server import local_sockets
 from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import Reader, until
@@ -83,6 +85,19 @@ def test_sockets_move_where_the_runtime_folder_has_gone(
     until(lambda: server._local.rebound >= 3 and paths() != old)
     with Raw("alpha") as raw:
         assert raw.ask("qry", "ping")[0]["result"] == {}
+
+
+def test_copied_run_is_refused_while_the_other_lives(server: Server) -> None:
+    shutil.copytree(server.run.path, server.run.path.with_name("copy"))
+    with RunFolder.claim("copy") as copy:
+        with pytest.raises(FolderError, match=f"the live run of pid {os.getpid()} have one id, {copy.id}"):
+            Server(copy, hello={}).start()
+        with Raw("alpha") as raw:
+            assert raw.ask("qry", "ping")[0]["result"] == {}
+        server.close()
+        second = Server(copy, hello={})
+        second.start()
+        second.close()
 
 
 def test_moved_folder_is_told_and_gets_its_connection_file_back(

@@ -14,8 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from esper_overwatch.protocol.errors import NameTaken, RunNotFound
+from esper_overwatch.protocol.errors import FolderError, NameTaken, RunNotFound
 from esper_overwatch.trainer.queue.entries import Entry, EntryQueue, NotWaiting, QueueDamaged
+from esper_overwatch.trainer.queue.runner import QueueRunner
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -166,3 +167,10 @@ def test_no_kill_loses_or_doubles_an_entry(tmp_path: Path) -> None:
         assert names >= {f"r-{i}" for i in range(said + 1)}, "nothing that was said is lost"
         said = max(int(name[2:]) for name in names)
         assert len({entry.place for entry in entries}) == len(entries)
+
+
+def test_a_lock_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    queue = EntryQueue(tmp_path)
+    queue.lock_file.symlink_to("elsewhere")
+    with pytest.raises(FolderError, match="cannot lock"):
+        QueueRunner(queue, [None], print).run(stays=False)
