@@ -88,7 +88,9 @@ def test_sockets_move_where_the_runtime_folder_has_gone(
 
 
 def test_copied_run_is_refused_while_the_other_lives(server: Server) -> None:
-    shutil.copytree(server.run.path, server.run.path.with_name("copy"))
+    # The server may be about to rename a file, whose name begins with a dot until then.
+    ignored = shutil.ignore_patterns(".*")
+    shutil.copytree(server.run.path, server.run.path.with_name("copy"), ignore=ignored)
     with RunFolder.claim("copy") as copy:
         with pytest.raises(FolderError, match=f"the live run of pid {os.getpid()} have one id, {copy.id}"):
             Server(copy, hello={}).start()
