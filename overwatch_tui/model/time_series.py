@@ -42,30 +42,33 @@ class Bucket(NamedTuple):
 
 
 class BucketRing:
-    """Buckets of `dt` microseconds, oldest first, of a time of `capacity` of them."""
+    """Buckets of `dt` microseconds, oldest first, of a time of `capacity` of them.
+
+    Until one has a second value, `low` and `high` are the column `total` itself: most rings stay so.
+    """
 
     __slots__ = ("capacity", "count", "dt", "high", "index", "low", "total")
 
     def __init__(self, dt: int, capacity: int) -> None:
         self.dt = dt
         self.capacity = capacity
-        self.index = array("q")
-        self.low = array("f")
-        self.high = array("f")
-        self.total = array("d")
-        self.count = array("I")
+        self.index = array("I")
+        self.low = self.high = self.total = array("d")
+        self.count = array("B")
 
     def copy(self, end: int | None = None) -> BucketRing:
         """The buckets before an index; None = all."""
         twin = BucketRing(self.dt, self.capacity)
-        for name in ("index", "low", "high", "total", "count"):
-            setattr(twin, name, getattr(self, name)[:end])
+        twin.index, twin.count = self.index[:end], self.count[:end]
+        twin.low = twin.high = twin.total = self.total[:end]
+        if self.low is not self.total:
+            twin.low, twin.high = self.low[:end], self.high[:end]
         return twin
 
     def add(self, ts: int, value: float) -> None:
         index = ts // self.dt
         if not self.index or index > self.index[-1]:
-            self._append(index, value)
+            self._insert(len(self.index), index, value)
             return
         at = -1
         if index < self.index[-1]:
@@ -74,30 +77,34 @@ class BucketRing:
                 if index > self.index[-1] - self.capacity:
                     self._insert(at, index, value)
                 return
-        if value < self.low[at]:
-            self.low[at] = value
-        if value > self.high[at]:
-            self.high[at] = value
+        self._split()
+        self.low[at], self.high[at] = min(self.low[at], value), max(self.high[at], value)
         self.total[at] += value
         self.count[at] += 1
 
-    def _append(self, index: int, value: float) -> None:
+    def _insert(self, at: int, index: int, value: float) -> None:
+        """Begin a bucket; a new last one makes the oldest go."""
+        is_split = self.low is not self.total
         if self.index and index - self.index[0] >= self.capacity + SLACK:
             old = bisect_left(self.index, index - self.capacity + 1)
-            for column in (self.index, self.low, self.high, self.total, self.count):
+            for column in (self.index, self.total, self.count, *((self.low, self.high) if is_split else ())):
                 del column[:old]
-        self.index.append(index)
-        self.low.append(value)
-        self.high.append(value)
-        self.total.append(value)
-        self.count.append(1)
-
-    def _insert(self, at: int, index: int, value: float) -> None:
-        self.index.insert(at, index)
-        self.low.insert(at, value)
-        self.high.insert(at, value)
+        try:
+            self.index.insert(at, index)
+        except OverflowError:  # a step may be any number
+            self.index = array("q", self.index)
+            self.index.insert(at, index)
         self.total.insert(at, value)
         self.count.insert(at, 1)
+        if is_split:
+            self.low.insert(at, value)
+            self.high.insert(at, value)
+
+    def _split(self) -> None:
+        """Have a least and a greatest value beside the sum: a bucket gets a second value."""
+        if self.low is self.total:
+            self.low, self.high = array("f", self.total), array("f", self.total)
+            self.count = array("I", self.count)
 
     def cut(self, until: int) -> BucketRing:
         """The buckets that end at a time or before it."""
@@ -105,8 +112,9 @@ class BucketRing:
 
     def append_bucket(self, index: int, other: BucketRing, at: int) -> None:
         """Take the values of another ring's bucket into one that is the last here, or follows the last."""
+        self._split()
         if not self.index or index > self.index[-1]:
-            self._append(index, other.low[at])
+            self._insert(len(self.index), index, other.low[at])
             self.total[-1], self.count[-1] = 0.0, 0
         self.low[-1], self.high[-1] = min(self.low[-1], other.low[at]), max(self.high[-1], other.high[at])
         self.total[-1] += other.total[at]
@@ -172,8 +180,9 @@ class History:
         found: list[tuple[int, Bucket]] = []
         end: int | None = None
         for ring in self._rings:
+            lows, highs = array("f", ring.low), array("f", ring.high)
             spans = [
-                (ring.index[i] * ring.dt, Bucket(ring.low[i], ring.total[i] / ring.count[i], ring.high[i]))
+                (ring.index[i] * ring.dt, Bucket(lows[i], ring.total[i] / ring.count[i], highs[i]))
                 for i in range(len(ring.index))
             ]
             fits = [(at, one) for at, one in spans if at + ring.dt > since]
@@ -194,8 +203,7 @@ class History:
         """
         dt = max(window // count, 1)
         first = now // dt - count + 1
-        lows: list[float] = [nan] * count
-        highs: list[float] = [nan] * count
+        lows, highs = array("f", [nan]) * count, array("f", [nan]) * count
         totals = [0.0] * count
         counts = [0] * count
         for ring, begin, stop in self._parts(first, dt):

@@ -107,3 +107,12 @@ def test_past_moment_ends_at_the_step_of_then() -> None:
     cut = curves.cut(until)
     assert cut.max_step == (until - 1 - first) // SECOND
     assert curves.max_step == 119
+
+
+def test_steps_may_be_negative_or_huge() -> None:
+    history = StepHistory()
+    for step in (3, -5, 2**40):
+        history.add(step * STEP, float(step))
+    (ring,) = history._rings
+    assert list(ring.index) == [-5, 3, 2**40]
+    assert list(ring.low) == list(ring.high) == [-5.0, 3.0, 2.0**40]

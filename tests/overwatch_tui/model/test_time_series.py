@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +67,18 @@ def test_memory_is_bounded_and_the_coarse_rings_reach_far_back() -> None:
         assert len(ring.index) <= capacity + SLACK
     day = history.buckets(hours * 3600 * SECOND - 1, 24 * 3600 * SECOND, 48)
     assert all(bucket is not None for bucket in day)
+
+
+def test_buckets_of_one_value_take_half_of_the_memory() -> None:
+    once, twice = History(SHORT_RESOLUTIONS), History(SHORT_RESOLUTIONS)
+    for second in range(0, 3600, 10):
+        for history in (once, twice, twice):
+            history.add(second * SECOND, float(second % 7))
+    sizes = [len(pickle.dumps(history._rings)) for history in (once, twice)]
+    assert sizes[0] < 14 * len(once._rings[0].index) + 500
+    assert sizes[0] < 0.65 * sizes[1]
+    drawn = [history.buckets(3599 * SECOND, 3600 * SECOND, 60) for history in (once, twice)]
+    assert drawn[0] == drawn[1]
 
 
 def test_seldom_measured_values_are_kept_as_long_as_others() -> None:
