@@ -6,6 +6,8 @@ The view `seeds` of `esper-daemon query` has the same seeds. A boot that goes ba
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,8 +19,8 @@ from esper_overwatch.protocol.messages.vocabulary import WITH_SEED, Stage
 
 _OF_LIFE = frozenset(stage.name for stage in (*WITH_SEED, Stage.PRUNED))
 _GONE = (Stage.PRUNED.name, Stage.DORMANT.name)
-MAX_ROUNDS_APART = 1000
-"""Rounds whose counts are kept apart, so that a boot can go back to them; older ones are added up."""
+PACK_ROUNDS, MAX_PACKS = 16, 62
+"""Rounds that are packed together, and packs: a boot can go back to 1000 rounds; older ones are sums only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,11 @@ class SeedCounts:
         self.is_whole = True
         self._rounds: dict[int, CountsBySlot] = {}
         """Of the seeds whose ends were told; a round's are replaced, never changed: copies share them."""
+        self._packs: list[bytes] = []
+        """The rounds before these; a day of them as they are would be a MiB."""
+        self._packed: CountsBySlot = {}
+        self._older: CountsBySlot = {}
+        """Sums of all rounds before `_rounds`, and of those before the packs."""
         self._round = 0
         self._stages: list[Event] = []
         """Of the present round."""
@@ -89,7 +96,8 @@ class SeedCounts:
         """Independent copy, which can be continued."""
         twin = SeedCounts()
         twin.is_whole, twin._round = self.is_whole, self._round
-        twin._rounds = dict(self._rounds)
+        twin._rounds, twin._packs = dict(self._rounds), list(self._packs)
+        twin._packed, twin._older = dict(self._packed), dict(self._older)
         twin._stages, twin._told = list(self._stages), set(self._told)
         twin._measured = {place: list(values) for place, values in self._measured.items()}
         return twin
@@ -98,7 +106,9 @@ class SeedCounts:
         """Forget what the boot that begins plays again."""
         stages = [one for one in self._stages if not rewound.voids(one.ctx.round, one.ctx.epoch)]
         measured = self._measured if self._round == rewound.round else {}
-        self._rounds = {number: counts for number, counts in self._rounds.items() if number < rewound.round}
+        rounds = {n: counts for pack in self._packs for n, counts in _unpack(pack).items()} | self._rounds
+        self._rounds = {number: counts for number, counts in rounds.items() if number < rewound.round}
+        self._packs, self._packed = [], dict(self._older)
         self._begin_round(rewound.round)
         self._stages = [one for one in stages if one.ctx.round == rewound.round]
         for place, values in measured.items():
@@ -137,9 +147,8 @@ class SeedCounts:
 
     def by_slot(self) -> CountsBySlot:
         if self._sum is None:
-            self._sum = {}
-            for counts in self._rounds.values():
-                _merge(self._sum, counts)
+            self._sum = dict(self._packed)
+            _merge(self._sum, self._rounds.values())
             _add(self._sum, self._present())
         return self._sum
 
@@ -155,10 +164,12 @@ class SeedCounts:
 
     def _begin_round(self, round_: int) -> None:
         self._round, self._stages, self._told, self._measured, self._sum = round_, [], set(), {}, None
-        if len(self._rounds) > MAX_ROUNDS_APART:
-            first, second, *_ = self._rounds
-            self._rounds[second] = counts = dict(self._rounds[second])
-            _merge(counts, self._rounds.pop(first))
+        if len(self._rounds) >= 2 * PACK_ROUNDS:
+            pack = {number: self._rounds.pop(number) for number in list(self._rounds)[:PACK_ROUNDS]}
+            _merge(self._packed, pack.values())
+            self._packs.append(zlib.compress(pickle.dumps(pack), 1))
+        if len(self._packs) > MAX_PACKS:
+            _merge(self._older, _unpack(self._packs.pop(0)).values())
 
     def _present(self) -> Iterable[SeedEnded]:
         """The present round's seeds as they stand."""
@@ -205,6 +216,12 @@ def _add(total: CountsBySlot, seeds: Iterable[SeedEnded]) -> None:
         total[name] = total.get(name, SeedCount()) + SeedCount.of(seed)
 
 
-def _merge(total: CountsBySlot, other: CountsBySlot) -> None:
-    for name, count in other.items():
-        total[name] = total.get(name, SeedCount()) + count
+def _merge(total: CountsBySlot, others: Iterable[CountsBySlot]) -> None:
+    for counts in others:
+        for name, count in counts.items():
+            total[name] = total.get(name, SeedCount()) + count
+
+
+def _unpack(pack: bytes) -> dict[int, CountsBySlot]:
+    rounds: dict[int, CountsBySlot] = pickle.loads(zlib.decompress(pack))
+    return rounds

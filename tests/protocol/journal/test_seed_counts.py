@@ -23,7 +23,7 @@ from esper_overwatch.protocol.client.event_log import JournalEvents
 from esper_overwatch.protocol.client.items import Reset
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.journal.seed_counts import SeedCount, SeedCounts
-from esper_overwatch.protocol.messages.events import RunStarted
+from esper_overwatch.protocol.messages.events import RunRewound, RunStarted
 from esper_overwatch.trainer.query.database import Database
 from tests.overwatch_tui.harness import ListFeed, folded, session, snapshot_of
 from tests.protocol.harness import until
@@ -178,6 +178,25 @@ def test_copies_share_the_counts_of_finished_rounds() -> None:
     counts.end(replace(event, ctx=at(499, 3, 0)))
     assert copies[0].by_blueprint() == wanted
     assert counts.by_blueprint() != wanted
+
+
+def test_boot_goes_back_into_rounds_that_are_packed() -> None:
+    (event,) = journal_events([ended(at(1, 2, 0), "r0c0", 0, 2, "PRUNED")])
+    counts = SeedCounts()
+    for round_ in range(1, 501):
+        counts.end(replace(event, ctx=at(round_, 2, 0)))
+    for first in (499, 420, 3):
+        counts.rewind(RunRewound(round=first, epoch=0, from_round=500, from_epoch=2, last={}))
+        assert sum(count.germinated for count in counts.by_blueprint().values()) == first - 1
+
+
+def test_counts_of_a_day_are_small() -> None:
+    (event,) = journal_events([ended(at(1, 2, 0), "r0c0", 0, 2, "PRUNED")])
+    counts = SeedCounts()
+    for round_ in range(1440):
+        counts.end(replace(event, ctx=at(round_, 2, 0)))
+    assert len(pickle.dumps(counts)) < 20_000
+    assert sum(count.germinated for count in counts.by_blueprint().values()) == 1440
 
 
 def test_heading_says_that_events_are_missing() -> None:
