@@ -13,6 +13,8 @@ from math import isfinite, nan
 from sys import intern
 from typing import NamedTuple
 
+from msgspec import Struct, msgpack
+
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.journal.seed_counts import is_of_life
 from esper_overwatch.protocol.messages.events import (
@@ -46,7 +48,7 @@ class _Place(NamedTuple):
     slot: str
 
 
-class StageStep(NamedTuple):
+class StageStep(Struct, array_like=True, tag="stage"):
     """A stage that a seed entered."""
 
     stage: str
@@ -57,7 +59,7 @@ class StageStep(NamedTuple):
     contribution: float | None
 
 
-class GateStep(NamedTuple):
+class GateStep(Struct, array_like=True, tag="gate"):
     """A gate that was evaluated `times` times in a row with one verdict."""
 
     gate: str
@@ -69,14 +71,14 @@ class GateStep(NamedTuple):
     times: int
 
 
-class _End(NamedTuple):
+class _End(Struct, array_like=True, tag="end"):
     """What was told of a seed's end, see `SeedEnded`."""
 
     born: int
     ended: int
     how: str
     contribution: float | None
-    gates_failed: tuple[tuple[str, tuple[str, ...]], ...]
+    gates_failed: dict[str, tuple[str, ...]]
 
 
 class Point(NamedTuple):
@@ -139,7 +141,7 @@ class SeedStory:
         return None if last is None or self.born_epoch is None else max(0, last - self.born_epoch)
 
 
-class _Fact(NamedTuple):
+class _Fact(Struct, array_like=True):
     seq: int
     epoch: int
     what: StageStep | GateStep | _End
@@ -151,7 +153,16 @@ class _Facts(NamedTuple):
     place: _Place
     blueprint: str | None
     parameters: int
-    all: tuple[_Fact, ...] = ()
+    packed: bytes
+    """A list of `_Fact`: there are thousands."""
+
+    @property
+    def all(self) -> list[_Fact]:
+        """Made anew at each call."""
+        return _unpack(self.packed)
+
+
+_pack, _unpack = msgpack.encode, msgpack.Decoder(list[_Fact]).decode
 
 
 class SeedStories:
@@ -183,9 +194,9 @@ class SeedStories:
         twin, life, metric = SeedStories(), until.get("life", 0), until.get("metric", 0)
         twin.round = round_
         for seed, facts in self._facts.items():
-            kept = tuple(fact for fact in facts.all if fact.seq <= life)
+            kept = [fact for fact in facts.all if fact.seq <= life]
             if kept:
-                twin._facts[seed] = facts._replace(all=kept)
+                twin._facts[seed] = facts._replace(packed=_pack(kept))
         for place, points in self._points.items():
             each = [points[at : at + _POINT.size] for at in range(0, len(points), _POINT.size)]
             twin._points[place] = b"".join(one for one in each if _POINT.unpack(one)[0] <= metric)
@@ -204,14 +215,15 @@ class SeedStories:
         is_of_slot = isinstance(data, SeedStage) and not is_of_life(data)
         if seed is None or env is None or is_of_slot or not (seed in self._facts or self._has_room(round_)):
             return
-        facts = self._facts.get(seed) or _Facts(_Place(round_, env, intern(data.slot)), None, 0)
+        facts = self._facts.get(seed) or _Facts(_Place(round_, env, intern(data.slot)), None, 0, _pack([]))
         if not isinstance(data, SeedGate):
             named, parameters = facts.blueprint or data.blueprint, facts.parameters or data.parameters
             facts = facts._replace(blueprint=intern(named) if named else named, parameters=parameters)
-        is_known = any(fact.seq == event.seq for fact in facts.all)
-        if not is_known and (len(facts.all) < MAX_FACTS or isinstance(data, SeedEnded)):
+        known = facts.all
+        is_known = any(fact.seq == event.seq for fact in known)
+        if not is_known and (len(known) < MAX_FACTS or isinstance(data, SeedEnded)):
             fact = _Fact(event.seq, event.ctx.epoch, _what(data, event))
-            self._facts[seed] = facts._replace(all=(*facts.all, fact))
+            self._facts[seed] = facts._replace(packed=_pack([*known, fact]))
             self._made.pop(seed, None)
 
     def epoch(self, event: Event, slots: list[str], with_seed: frozenset[int]) -> None:
@@ -322,15 +334,13 @@ class SeedStories:
 
 
 def _what(data: SeedStage | SeedGate | SeedEnded, event: Event) -> StageStep | GateStep | _End:
-    """Small, with words that are the same object for equal ones: there are thousands."""
     epoch, ts = event.ctx.epoch, event.ts
     if isinstance(data, SeedEnded):
-        failed = tuple((gate, tuple(checks)) for gate, checks in data.gates_failed.items())
-        return _End(data.born, data.ended, intern(data.how), data.contribution, failed)
+        failed = {gate: tuple(checks) for gate, checks in data.gates_failed.items()}
+        return _End(data.born, data.ended, data.how, data.contribution, failed)
     if isinstance(data, SeedStage):
-        stage, by = intern(data.to_stage), intern(data.by)
-        return StageStep(stage, epoch, ts, by, data.alpha, data.contribution)
-    return GateStep(intern(data.gate), epoch, ts, data.failed, 1)
+        return StageStep(data.to_stage, epoch, ts, data.by, data.alpha, data.contribution)
+    return GateStep(data.gate, epoch, ts, data.failed, 1)
 
 
 def _add_stage(story: SeedStory, step: StageStep) -> None:
@@ -346,7 +356,7 @@ def _add_stage(story: SeedStory, step: StageStep) -> None:
 def _add_gate(gates: list[GateStep], step: GateStep) -> None:
     last = gates[-1] if gates else None
     if last is not None and (last.gate, last.failed) == (step.gate, step.failed):
-        gates[-1] = last._replace(times=last.times + 1)
+        last.times += 1
     else:
         gates.append(step)
 
@@ -355,7 +365,7 @@ def _add_end(story: SeedStory, end: _End) -> None:
     story.born_epoch, story.end_epoch, story.end_stage = end.born, end.ended, end.how
     story.contribution, story.is_told = end.contribution, True
     if not story.gates:
-        story.gates = [GateStep(gate, end.ended, 0, checks, 1) for gate, checks in end.gates_failed]
+        story.gates = [GateStep(gate, end.ended, 0, checks, 1) for gate, checks in end.gates_failed.items()]
 
 
 def _newest_end(story: SeedStory) -> tuple[int, bool, int, int, str]:
