@@ -16,6 +16,7 @@ import torch
 
 from esper_overwatch.trainer.checkpoint import load
 from tests.cases import nightly
+from tests.trainer.test_late_reports import LATE
 
 from .conftest import DAEMON, SMALL, House, eventually, stop_in_mid_episode
 from .courses import course
@@ -24,11 +25,24 @@ from .test_resume import OF_THE_BOOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def torchrun(house: House, name: str | None, *arguments: str, restarts: int = 0) -> subprocess.Popen[str]:
-    """Two ranks on this machine; without a name they resume a run, by its own options."""
+def torchrun(
+    house: House, name: str | None, *arguments: str, restarts: int = 0, late: bool = False
+) -> subprocess.Popen[str]:
+    """Two ranks on this machine; without a name they resume a run, by its own options.
+
+    Args:
+        house: where.
+        name: of a new run.
+        arguments: more of `esper-daemon start`.
+        restarts: how often torchrun starts the ranks anew.
+        late: whether they report as on a GPU.
+    """
+    program = house.home.with_name("late.py")
+    program.write_text(f"{LATE}\nfrom esper_overwatch.trainer.cli.main import main\nmain()")
+    daemon = (str(program),) if late else DAEMON
     new = [] if name is None else [name, *(word for item in SMALL for word in ("--set", item))]
     launch = ("--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts))
-    words = ("-m", "torch.distributed.run", *launch, *DAEMON, "start", *new, *arguments)
+    words = ("-m", "torch.distributed.run", *launch, *daemon, "start", *new, *arguments)
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     with said(house).open("ab") as stderr:
         return house.open(*words, environment=path, stdout=subprocess.DEVNULL, stderr=stderr)
@@ -72,8 +86,9 @@ def test_killed_rank_ends_boot_and_restart_resumes(house: House) -> None:
 
 
 @pytest.mark.nightly
-def test_a_command_reaches_all_ranks(house: House) -> None:
-    process = torchrun(house, "pair", "--set", "policy.kind=no_growth")
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
+def test_a_command_reaches_all_ranks(house: House, late: bool) -> None:
+    process = torchrun(house, "pair", "--set", "policy.kind=no_growth", late=late)
     eventually(lambda: house.journal("pair", "epoch"))
     assert house.ask("pause", "pair")
     paused = len(house.journal("pair", "epoch"))
@@ -134,11 +149,12 @@ DECIDING = ("rounds=2", "envs.copies=2", "policy.decision_epochs=1,4")
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
 @pytest.mark.parametrize("more", [nightly(("rounds=1",)), DECIDING], ids=["each epoch", "decisions"])
-def test_two_ranks_write_the_journal_of_one(house: House, more: tuple[str, ...]) -> None:
+def test_two_ranks_write_the_journal_of_one(house: House, more: tuple[str, ...], late: bool) -> None:
     words = [word for item in (*ALL_AT_ONCE, *more) for word in ("--set", item)]
     assert house.spawn("one", *words).wait(300) == 0
-    assert torchrun(house, "two", *words).wait(300) == 0
+    assert torchrun(house, "two", *words, late=late).wait(300) == 0, said(house).read_text()
     one, two = (course(house, name, OF_THE_BOOT) for name in ("one", "two"))
     assert one["life"] == two["life"]
     mine = [event for event in two["metric"] if event[0] == "epoch"]

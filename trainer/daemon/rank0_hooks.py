@@ -117,13 +117,20 @@ class Rank0Hooks(Hooks):
             self._recorder.record_decision(merged)
 
     def passes_epoch_end(self, round: int, epoch: int) -> bool:
-        save_is_due = time.monotonic() - self._saved_at >= self._save_seconds
-        if save_is_due or not self._rank_zero.is_alone or not self._commands.is_idle:
-            return False
-        if self._plan.level == "DEBUG" or self._recorder.has_raised:
-            return False  # whether the next epoch measures layers is known when this one has been reported
+        with self._timer.phase("commands"):
+            if not self._nothing_is_due():
+                self._rank_zero.request_reports()
+                return False
+            self._rank_zero.start_epoch(self._plan.layer_envs)
         self._server.beat(round, epoch)
         return True
+
+    def _nothing_is_due(self) -> bool:
+        """True if an epoch's end may pass."""
+        if time.monotonic() - self._saved_at >= self._save_seconds or not self._commands.is_idle:
+            return False
+        # At level DEBUG, whether the next epoch measures layers is known when this one has been reported.
+        return self._plan.level != "DEBUG" and not self._recorder.has_raised
 
     def on_epoch_passed(self) -> None:
         self._late = self._lap(), self._population.learning_rates

@@ -15,6 +15,8 @@ class BuildTrainer(msgspec.Struct, tag=True, frozen=True):
 
     config: Config
     execution: Execution
+    may_be_late: bool
+    """Whether rank 0 asks at an epoch's end if it may pass, as it does on a GPU: then the others ask, too."""
 
 
 class StartEpoch(msgspec.Struct, tag=True, frozen=True):
@@ -22,6 +24,10 @@ class StartEpoch(msgspec.Struct, tag=True, frozen=True):
 
     layer_envs: list[int]
     """Envs that give layer statistics in the coming epoch."""
+
+
+class SendReport(msgspec.Struct, tag=True, frozen=True):
+    """Report the epoch that has ended before the next one is begun; other orders follow."""
 
 
 class SendState(msgspec.Struct, tag=True, frozen=True):
@@ -49,7 +55,9 @@ class Shutdown(msgspec.Struct, tag=True, frozen=True):
     """End at this boundary."""
 
 
-Order = BuildTrainer | StartEpoch | SendState | SetParameter | ExecuteAction | KeepWaiting | Shutdown
+Order = (
+    BuildTrainer | StartEpoch | SendReport | SendState | SetParameter | ExecuteAction | KeepWaiting | Shutdown
+)
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Order).decode

@@ -23,7 +23,9 @@ class RankZero:
     """Merges what the ranks report, and orders what they do next.
 
     Every rank passes the same boundaries in the same order; at each the others wait for `start_epoch`. All
-    orders but the first are given at a boundary.
+    orders but the first are given at a boundary. On a GPU the end of most epochs passes: `start_epoch` is
+    given before the reports are asked for, which are merged while the next epoch is computed; so no rank
+    waits for the slowest of an epoch.
 
     Args:
         process_group: all ranks.
@@ -56,9 +58,15 @@ class RankZero:
         orders.broadcast(self._group, orders.SendState())
         return self._group.gather_bytes(b"")[1:]
 
-    def build_trainers(self, config: Config, execution: Execution) -> None:
-        """Have the ranks build their shares of the run."""
-        orders.broadcast(self._group, orders.BuildTrainer(config, execution))
+    def build_trainers(self, config: Config, execution: Execution, *, may_be_late: bool) -> None:
+        """Have the ranks build their shares of the run.
+
+        Args:
+            config: of the whole run.
+            execution: that of this rank.
+            may_be_late: whether `start_epoch` or `request_reports` follow each epoch but an episode's last.
+        """
+        orders.broadcast(self._group, orders.BuildTrainer(config, execution, may_be_late))
 
     def start_epoch(self, layer_envs: NDArray[np.bool_]) -> None:
         """Let the ranks pass this boundary.
@@ -67,6 +75,10 @@ class RankZero:
             layer_envs: [N], whose layers to report on in the coming epoch.
         """
         orders.broadcast(self._group, orders.StartEpoch(np.flatnonzero(layer_envs).tolist()))
+
+    def request_reports(self) -> None:
+        """Let no rank pass this boundary before it has reported."""
+        orders.broadcast(self._group, orders.SendReport())
 
     def broadcast_parameter(self, key: str, value: float) -> None:
         """Have the ranks put a value in force, as this one does."""

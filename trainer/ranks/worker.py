@@ -24,9 +24,7 @@ from esper_overwatch.trainer.compute.device import (
     resolve_device,
     upload,
 )
-from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.compute.process_group import ProcessGroup
-from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.control.live_parameters import LiveParameters
 from esper_overwatch.trainer.control.seed_control import SeedControl
 from esper_overwatch.trainer.data.registry import load_task
@@ -35,7 +33,7 @@ from esper_overwatch.trainer.loop import Trainer
 from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.telemetry.allocator import sample_device
 from esper_overwatch.trainer.telemetry.log_lines import log_line
-from esper_overwatch.trainer.telemetry.timer import PhaseTimer
+from esper_overwatch.trainer.telemetry.timer import PhaseTimer, PhaseTimes
 from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 from . import orders
@@ -57,7 +55,7 @@ def run_worker(group: ProcessGroup) -> int:
     order = orders.receive(group)
     assert isinstance(order, orders.BuildTrainer), order
     try:
-        trainer, device = _build(order.config, order.execution, group)
+        trainer, device = _build(order, group)
     except EsperError as error:
         group.barrier_or_raise(str(error))
         raise
@@ -76,13 +74,16 @@ def run_worker(group: ProcessGroup) -> int:
     return 0
 
 
-def _build(config: Config, execution: Execution, group: ProcessGroup) -> tuple[Trainer, torch.device]:
+def _build(order: orders.BuildTrainer, group: ProcessGroup) -> tuple[Trainer, torch.device]:
+    config = order.config
     group.check_split(config)  # a machine may have more ranks, or fewer devices, than that of rank 0
     configure_allocator(config.cuda, os.environ)
     device = resolve_device(config.device, group.local_rank)
     prepare_device(config.cuda, device)
     data = load_task(config.task, device)
-    return Trainer(config, data, device, execution, group), device
+    trainer = Trainer(config, data, device, order.execution, group)
+    trainer.reports.may_be_late = order.may_be_late
+    return trainer, device
 
 
 class Worker(Hooks):
@@ -91,6 +92,7 @@ class Worker(Hooks):
     def __init__(self, group: ProcessGroup, trainer: Trainer, device: torch.device) -> None:
         self._group, self._trainer, self._device = group, trainer, device
         self._timer = PhaseTimer()
+        self._late: PhaseTimes | None = None
         self.parameters = LiveParameters(trainer)
         self.seed_control = SeedControl(trainer, group)
         self._layers: Tensor | None = None
@@ -135,8 +137,8 @@ class Worker(Hooks):
                     pass
                 case orders.Shutdown():
                     raise StopRun("rank 0 ends the run", checkpoint=False)
-                case orders.BuildTrainer():
-                    raise AssertionError(f"{order} comes once, before the first boundary")
+                case orders.BuildTrainer() | orders.SendReport():
+                    raise AssertionError(f"{order} is given before this")
                 case _:
                     assert_never(order)
 
@@ -179,9 +181,21 @@ class Worker(Hooks):
         report.logs = self._logs.take()
         report.samples = [self._samples.pop(0) for _ in range(len(self._samples))]
         if "reward" in frame:
-            times = self._timer.lap()
+            times, self._late = self._late or self._timer.lap(), None
             report.seconds, report.phases = times.seconds, times.phases
         self._group.gather_bytes(encode(report))
+
+    def passes_epoch_end(self, round: int, epoch: int) -> bool:  # noqa: ARG002
+        with self._timer.phase("commands"):
+            order = orders.receive(self._group)
+        if not isinstance(order, orders.StartEpoch):
+            assert isinstance(order, orders.SendReport), order
+            return False
+        self._layers = self._own_layer_envs(order.layer_envs)
+        return True
+
+    def on_epoch_passed(self) -> None:
+        self._late = self._timer.lap()
 
     def on_epoch_end(self, round: int, epoch: int) -> None:  # noqa: ARG002
         with self._timer.phase("commands"):
