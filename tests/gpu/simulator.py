@@ -47,11 +47,13 @@ from esper_overwatch.trainer.compute.execution_plan import Execution
 from esper_overwatch.trainer.compute.process_group import ProcessGroup
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.config.task_options import TaskConfig
 from esper_overwatch.trainer.data.mixture import Mixture
 from esper_overwatch.trainer.data.registry import load_task
 from esper_overwatch.trainer.data.task import Task
 from esper_overwatch.trainer.episodes import TOPOLOGY
 from esper_overwatch.trainer.evaluation import episodes as held_out_episodes
+from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts, HeldOutMixture
 from esper_overwatch.trainer.hooks import Hooks
 from esper_overwatch.trainer.hosts import population, seed_pool, slot_plan, validation
 from esper_overwatch.trainer.hosts.host_group import HostGroup
@@ -139,7 +141,8 @@ class Frames:
             "blueprint": np.zeros(shape),
             "style": np.zeros(shape),
         }
-        return next((frame for frame in reversed(self.read) if "stage" in frame), full)
+        known = (each for each in reversed(self.read) if "stage" in each and each["stage"].shape == shape)
+        return next(known, full)
 
 
 class RecordedTransfer(Transfer):
@@ -194,13 +197,16 @@ class Alone(ProcessGroup):
     def all_gather(self, tensor: Tensor, dim: int) -> Tensor:
         return torch.cat([tensor, tensor], dim)
 
+    def all_gather_bytes(self, message: bytes) -> list[bytes]:
+        return [message, message]
+
 
 def count_round(
     config: Config, data: Task, world: ProcessGroup, *, faults: bool, measures_layers: bool
 ) -> dict[str, Any]:
     """Play and learn one round of a run; see the module."""
     device, execution = torch.device("cuda", 0), Execution.as_configured(config)
-    frames, draws = Frames(), _record_draws()
+    frames, draws, images = Frames(), _record_draws(), _record_held_out()
     layers = np.arange(config.envs.count) == 0 if measures_layers else None
     hooks.Transfer = lambda: RecordedTransfer(frames)  # type: ignore[assignment, misc]
     real = loop.Trainer(config, data, CPU, execution, world)
@@ -212,7 +218,9 @@ def count_round(
     _patch_torch(calls)
     _patch_streams(calls.order)
     _patch_trainer(calls, frames)
-    Mixture.draw = lambda self, seed, envs, round_: draws[len(envs), round_]  # type: ignore[assignment]
+    for kind in (Mixture, HeldOutMixture):
+        kind.draw = lambda self, seed, envs, round_: draws[seed, len(envs), round_]  # type: ignore[assignment]
+    HeldOutHosts.load = lambda self, task, on: images[0].to(on)  # type: ignore[method-assign]
     known = data.perplexity
     type(data).perplexity = property(lambda self: known)  # type: ignore[misc, assignment]
     with FakeTensorMode(allow_non_fake_inputs=True), calls:
@@ -236,15 +244,30 @@ def count_round(
     }
 
 
-def _record_draws() -> dict[tuple[int, int], Any]:
-    """What envs will draw from a mixture, by their number and the round: fake envs have no numbers."""
-    draw, draws = Mixture.draw, {}
+def _record_draws() -> dict[tuple[int, int, int], Any]:
+    """What envs will draw from a mixture, by seed, their number and the round: fake envs have no numbers."""
+    draws: dict[tuple[int, int, int], Any] = {}
 
-    def record(self: Mixture, seed: int, envs: Tensor, round_: int) -> Any:
-        return draws.setdefault((len(envs), round_), draw(self, seed, envs, round_))
+    def recorded(draw: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, seed, envs, round_: draws.setdefault(
+            (seed, len(envs), round_), draw(self, seed, envs, round_)
+        )
 
-    Mixture.draw = record  # type: ignore[method-assign]
+    for kind in (Mixture, HeldOutMixture):
+        kind.draw = recorded(kind.draw)  # type: ignore[method-assign]
     return draws
+
+
+def _record_held_out() -> list[Mixture]:
+    """The mixture that held-out hosts will learn: what fake tensors hold cannot be split."""
+    load, loaded = HeldOutHosts.load, []
+
+    def record(self: HeldOutHosts, task: TaskConfig, device: torch.device) -> Mixture:
+        loaded.append(load(self, task, device))
+        return loaded[-1]
+
+    HeldOutHosts.load = record  # type: ignore[method-assign]
+    return loaded
 
 
 def _patch_torch(calls: DeviceCalls) -> None:

@@ -43,6 +43,10 @@ SMALL = (
 """4 envs with two steps an epoch; elsewhere the default preset's 12 steps and updates hold."""
 LONG = ("episode_epochs=10",)
 """So long that all graphs of the last epoch were captured before."""
+EVALUATED = (
+    *(*SMALL, "envs.plan=masked"),
+    *("evaluation.rounds=1", "evaluation.hosts=4", "evaluation.rivals=fixed"),
+)
 CASES = {
     "gather": SMALL,
     "masked": (*SMALL, *LONG, "envs.plan=masked"),
@@ -56,10 +60,9 @@ CASES = {
     ),
     "ranks": (*SMALL, *LONG, "envs.plan=masked", "--ranks"),
     "layers": (*SMALL, "envs.plan=masked", "--layers"),
-    "evaluation": (
-        *(*SMALL, "envs.plan=masked"),
-        *("evaluation.rounds=1", "evaluation.hosts=4", "evaluation.rivals=fixed"),
-    ),
+    "evaluation": EVALUATED,
+    "evaluation among ranks": (*EVALUATED, "envs.count=8", "--ranks"),
+    "evaluation of a mixture": (*EVALUATED, "envs.count=8", "task.mixture=digits,texture,layout,histogram"),
     "augmented": (*SMALL, "task.augment=crop,flip"),
     "text": (*SMALL, "task.dataset=text"),
     "masked, 16 envs": (*ALIKE, *LONG, "envs.count=16", "envs.plan=masked"),
@@ -165,6 +168,14 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
         "evaluate again": (14, 60, 23_800, 7_360, 2_190),
         "evaluate third": (7, 26, 3_840, 90, 60),
     },
+    "evaluation among ranks": {
+        "evaluate again": (14, 60, 23_300, 7_550, 2_190),
+        "evaluate third": (7, 26, 3_840, 90, 60),
+    },
+    "evaluation of a mixture": {
+        "evaluate again": (14, 71, 30_300, 13_700, 2_250),
+        "evaluate third": (7, 31, 8_200, 4_380, 80),
+    },
     "augmented": {
         "begin": (1, 4, 1_990, 0, 0),
         "epoch 0": (1, 11, 4_060, 710, 330),
@@ -225,6 +236,8 @@ COMPUTED = {
     "ranks": (3_350, 420),
     "layers": (5_990, 890),
     "evaluation": (18_670, 670),
+    "evaluation among ranks": (18_670, 450),
+    "evaluation of a mixture": (23_030, 860),
     "augmented": (2_730, 110),
     "text": (2_270, 700),
     "masked, 16 envs": (11_570, 8_530),
@@ -232,7 +245,7 @@ COMPUTED = {
 }
 """By case, in the last epoch or the section that `LAST` says, likewise: kernels, those of graphs too, and the
 megabytes that they read and write."""
-LAST = {"shapley": "shapley", "evaluation": "evaluate third"}
+LAST = {"shapley": "shapley"} | {case: "evaluate third" for case in CASES if case.startswith("evaluation")}
 MAX_EPOCH_LAUNCHES = 1_000
 """Aim for an epoch whose graphs are captured, at 64 envs of the default preset and for a mixture. Which
 epochs need none that is new depends on the policy's choices, whose last bits are the processor's.
