@@ -1,4 +1,5 @@
-"""Memory that is short: told before the run, with what would fit; a measured size fits by itself."""
+"""Memory: where it is short the run tells what would fit; a measured size fits; large tensors ask for huge
+pages."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 from esper_overwatch.trainer.checkpoint import load as load_checkpoint
 from esper_overwatch.trainer.compute.execution_plan import Execution
 
-from .conftest import House
+from .conftest import DAEMON, House, eventually
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits a process by /proc")
 SHORT_OF_MEMORY = """
@@ -21,6 +22,7 @@ used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 700 * 2**20,) * 2)
 main(sys.argv[1:])
 """
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 LARGE = (
     "envs.count=16",
     "task.batch_size=1024",
@@ -63,3 +65,16 @@ def test_measured_size_fits_memory_and_is_kept(house: House) -> None:
     saved = load_checkpoint(house.run_folder("short") / "checkpoints" / "round-000001.pt")
     assert saved["execution"] == told
     assert Execution.from_dict(saved["execution"]) == Execution(**told)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HUGE_PAGES.exists(), reason="this kernel has no huge pages to ask for")
+@pytest.mark.parametrize("asked", ["", "0"])
+def test_large_tensors_ask_for_huge_pages(house: House, asked: str) -> None:
+    environment = {"THP_MEM_ALLOC_ENABLE": asked} if asked else {}
+    words = ("start", "it", "--set", "task.dataset=synthetic", "--set", "envs.count=2")
+    process = house.open(*DAEMON, *words, environment=environment)
+    eventually(lambda: house.journal("it", "epoch"))
+    areas = Path(f"/proc/{process.pid}/smaps").read_text().splitlines()
+    flags = [line.split() for line in areas if line.startswith("VmFlags:")]
+    assert any("hg" in words for words in flags) == (not asked), "the user's own setting holds"

@@ -8,6 +8,8 @@ folder, a socket path or a checkpoint cannot be used; 11 training failed; 130 in
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from esper_overwatch.protocol.version import __version__
@@ -41,6 +43,8 @@ def main() -> None:
     RUN is a run's name or id, or the beginning of one; without it, the newest live run is meant. A run on
     another machine: --ssh USER@HOST[:RUN].
     """
+    # Has torch ask Linux for huge pages; it is read with the first tensor, which an import may make.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 _OTHERS = (

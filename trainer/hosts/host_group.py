@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -117,6 +118,8 @@ class HostGroup:
         self.optimizer = make_optimizer(config, self.weights, model, pool)
         task = config.task
         self.batches = Batches(data.train, envs, config.seed, task.batch_size, shared=task.shared_batches)
+        self._recent: tuple[int, int, deque[Tensor]] | None = None
+        """Round, epoch and the newest inputs of what was trained last, until it is validated."""
         self._val, self._test = data.val, data.test
         self._absent = None if data.train.absent is None else data.train.absent.unsqueeze(1).clone()
         """bool [n, 1, classes], see `Examples.absent`; always the same memory, which CUDA graphs know."""
@@ -246,10 +249,13 @@ class HostGroup:
         for total in vars(totals).values():
             total.zero_()
         gradients: Parameters = {}
+        recent: deque[Tensor] = deque(maxlen=self._config.validation.calibration_batches)
         for step in range(epoch * steps, (epoch + 1) * steps):
             x, labels = self.batches.at(round_, step)
+            recent.append(x)
             answers = labels.shape[1]
             gradients = self._programs.step(self._runs, x, labels, self.dropout_keys(round_, step))
+        self._recent = round_, epoch, recent
         accuracy = totals.correct.to(self._dtype) / (steps * answers)
         trained = self._trained(totals.loss / steps, accuracy, gradients, layers, x)
         if self.loss_scale is None:
@@ -443,8 +449,13 @@ class HostGroup:
     def _calibration_batches(self, round_: int, epoch: int) -> list[Tensor]:
         """Inputs of the epoch's last steps, for the statistics of batch norm; none where hosts have none."""
         end = (epoch + 1) * self._config.task.batches_per_epoch
-        first = max(0, end - self._config.validation.calibration_batches)
-        return [self.batches.at(round_, step)[0] for step in range(first, end)] if self.buffers else []
+        steps = range(max(0, end - self._config.validation.calibration_batches), end)
+        trained, self._recent = self._recent, None  # large, and asked for once
+        if not self.buffers:
+            return []
+        if trained is not None and trained[:2] == (round_, epoch) and len(trained[2]) == len(steps):
+            return list(trained[2])
+        return [self.batches.at(round_, step)[0] for step in steps]
 
     def state(self) -> dict[str, Parameters]:
         """Everything that outlives an epoch, as the live tensors [n, ...]."""
