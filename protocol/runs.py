@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Protocol, TypeVar
 
@@ -169,17 +168,27 @@ class RunFolder:
 
     def find_displacement(self) -> str | None:
         """Describe where the folder went if its path is another's or gone; None where it is in its place."""
-        try:
-            if os.path.samestat(self._place, self.path.stat()):
-                return None
-        except OSError:
-            pass
+        if self.is_deleted:
+            return f"the run's folder {self.path} was deleted: its journal and its checkpoints are lost"
+        if self._is_in_place:
+            return None
         lock = self._lock.locate()
         if lock is None:
-            return f"the run's folder {self.path} was deleted: its journal and its checkpoints are lost"
+            return f"the run's folder {self.path} cannot be found"
         if lock.parent == self._lock.path.parent:
             return None  # of a file system whose inode numbers change
         return f"the run's folder {self.path} was moved to {lock.parent}: move it back for checkpoints"
+
+    @property
+    def is_deleted(self) -> bool:
+        """True once the lock is deleted, and the folder, or what names the run in it."""
+        return self._lock.is_deleted and not (self._is_in_place and (self.path / IDENTITY_FILE).exists())
+
+    @property
+    def _is_in_place(self) -> bool:
+        with suppress(OSError):
+            return os.path.samestat(self._place, self.path.stat())
+        return False
 
     @property
     def has_events(self) -> bool:
@@ -322,7 +331,7 @@ def _lock_folder(path: Path) -> Lock:
         except FileNotFoundError:
             continue
         except LockHeld as held:
-            raise NameTaken(f"{held_text(path.name, held.holder)}; use another name or stop it") from None
+            raise NameTaken(f"run {path.name} is {held}; use another name or stop it") from None
         except OSError as error:
             raise FolderError(f"cannot lock {path / LOCK_FILE}: {error.strerror}") from None
         if lock.is_in_place:
@@ -483,14 +492,3 @@ def _read(path: Path, cls: type[_T]) -> _T | None:
 def _names(runs: Sequence[Named]) -> str:
     names = [run.name for run in runs[:8]]
     return ", ".join(names) + (f" and {len(runs) - 8} more" if len(runs) > 8 else "") if names else "none"
-
-
-def held_text(name: str, holder: LockHolder) -> str:
-    """Say who holds a run, and since when."""
-    return f"run {name} is held by pid {holder.pid} since {_moment(holder.since)}"
-
-
-def _moment(us: int) -> str:
-    if not us:
-        return "an unknown time"
-    return datetime.fromtimestamp(us / 1e6, tz=UTC).astimezone().isoformat(sep=" ", timespec="seconds")

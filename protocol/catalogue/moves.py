@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from esper_overwatch.protocol.errors import EsperError, FolderError, NameTaken, RunNotFound
-from esper_overwatch.protocol.runs import LOCK_FILE, RUNS_FOLDER, RunInfo, check_name, held_text, inspect_run
+from esper_overwatch.protocol.runs import LOCK_FILE, RUNS_FOLDER, RunInfo, check_name, inspect_run
 from esper_overwatch.protocol.storage.folders import StrPath, esper_home, make_private, sync_folder
 from esper_overwatch.protocol.storage.lock import Lock, LockHeld
 
@@ -146,7 +146,7 @@ def _held(run: RunInfo) -> Iterator[None]:
     try:
         lock = Lock(run.path / LOCK_FILE)
     except LockHeld as held:
-        raise RunIsLive(f"{held_text(run.name, held.holder)}; stop it first") from None
+        raise RunIsLive(f"run {run.name} is {held}; stop it first") from None
     except FileNotFoundError:
         raise RunNotFound(f"run {run.name} is gone from {run.path}") from None
     except OSError as error:

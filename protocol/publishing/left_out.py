@@ -28,6 +28,8 @@ class LeftOut:
     def __init__(self, emit: Callable[[Any], None]) -> None:
         self._emit: Callable[[Any], None] | None = emit
         self._lock = threading.RLock()  # a signal handler may log, too
+        self.is_silent = False
+        """True = takes in nothing any more: what is given then is of no use to anybody."""
         self._told: dict[str, str] = {}
         self._times: dict[str, int] = {}
 
@@ -37,6 +39,8 @@ class LeftOut:
         Args:
             why: the message, or the error that has it.
         """
+        if self.is_silent:
+            return
         with self._lock:
             if name not in self._told and len(self._told) >= MAX_SUBJECTS:
                 name, why = _OTHERS, f"more than {MAX_SUBJECTS} names cannot be published; these are not told"

@@ -9,7 +9,6 @@ with publish("my-run", config={"learning_rate": 3e-4}) as run:
 from __future__ import annotations
 
 import atexit
-import hashlib
 import logging
 import os
 import sys
@@ -168,6 +167,7 @@ class PublishedRun:
         self._provenance: ProvenanceReport | None = None
         try:
             attach_rules(self._server, rules)
+            self._server.on_deleted = self._leave
             self._server.start()
             self._commands.attach(self._server)
         except BaseException:
@@ -283,7 +283,7 @@ class PublishedRun:
         self._require_live()
         file = Path(path)
         name = check_value_name(name or file.name)
-        where, size = check_file(name, file)
+        where, size, found = check_file(name, file, digest=digest)
         at = max(0, self._step) if step is None else check_step(step)
         self._queue.emit_file(
             Artifact(
@@ -292,7 +292,7 @@ class PublishedRun:
                 path=str(where),
                 kind=check_value_name(kind or kind_of(file)),
                 bytes=size,
-                digest=_digest(name, where) if digest else None,
+                digest=found,
             )
         )
 
@@ -445,6 +445,11 @@ class PublishedRun:
         server.flush(FLUSH_SECONDS)
         self._commands.close(text)  # what was accepted while the state changed
 
+    def _leave(self) -> None:
+        """The folder was deleted, as the log has told: publish no more, and let the loop go on as it is."""
+        self.note, self._left_out.is_silent = self._left_out, True
+        threading.Thread(target=self.finish, args=("its folder was deleted",), daemon=True).start()
+
     def _finish_at_exit(self) -> None:
         """The interpreter ends, and still knows an error that nobody caught; at a prompt it is an old one."""
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
@@ -476,15 +481,6 @@ class PublishedRun:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.finish(error)
-
-
-def _digest(name: str, path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32))
-    except OSError as error:
-        raise PublishError(f"{name} = {path}: cannot be read: {error.strerror}") from None
-    return f"blake2b:{digest.hexdigest()}"
 
 
 _live: weakref.WeakSet[PublishedRun] = weakref.WeakSet()

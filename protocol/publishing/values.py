@@ -148,7 +148,7 @@ def _sort_into(
             elif isinstance(value, str):
                 found.texts[name] = _check_text(name, value)
             elif isinstance(value, Path):
-                found.files[name] = check_file(name, value)
+                found.files[name] = check_file(name, value)[:2]
             elif (number := _only_number(value)) is not None:
                 found.numbers[name] = _take_number(name, number)
             elif is_picture(value):
@@ -305,21 +305,30 @@ def _refusal(name: str, value: object) -> PublishError:
     )
 
 
-def check_file(name: str, path: Path) -> tuple[Path, int]:
-    """Absolute path and size of a file.
+def check_file(name: str, path: Path, *, digest: bool = False) -> tuple[Path, int, str | None]:
+    """Absolute path and size of a file, and where it is asked for its BLAKE2b digest.
 
     Raises:
-        PublishError: there is none.
+        PublishError: there is none, or it cannot be read.
     """
     try:
         status = path.stat()
         if not path.is_file():
             raise PublishError(f"{name} = {path}: is not a file")
-        return path.absolute(), status.st_size
+        return path.absolute(), status.st_size, _digest(name, path) if digest else None
     except (OSError, ValueError) as error:
         if isinstance(error, PublishError):
             raise
         raise PublishError(f"{name} = {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _digest(name: str, path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32))
+    except OSError as error:
+        raise PublishError(f"{name} = {path}: cannot be read: {error.strerror}") from None
+    return f"blake2b:{digest.hexdigest()}"
 
 
 def kind_of(path: Path) -> str:

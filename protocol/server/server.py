@@ -87,6 +87,8 @@ class Server:
 
     num_epochs = 0
     """Epochs that this boot has trained."""
+    on_deleted: Callable[[], None] | None = None
+    """Called in the I/O thread, once, when the log has told that the run's folder was deleted."""
     metrics: dict[str, object] | None = None
     """Address at which Prometheus may read the run, for `status`; None where it may not."""
 
@@ -352,10 +354,12 @@ class Server:
             self._next_view = now + VIEW_SECONDS
 
     def _watch_folder(self) -> None:
-        """Report that the run's folder was moved or deleted, and that it is back."""
+        """Report that the run's folder was moved or deleted, or that it is back."""
         before, self._displacement = self._displacement, self.run.find_displacement()
         if self._displacement not in (None, before):
             logger.error("%s", self._displacement)
+            if self.run.is_deleted and self.on_deleted is not None:
+                self.on_deleted()
         elif self._displacement is None and before is not None:
             logger.warning("the run's folder %s is back", self.run.path)
 

@@ -15,6 +15,7 @@ import struct
 import time
 import weakref
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 _FLOCK = "hhqqi4x"
@@ -33,8 +34,14 @@ class LockHeld(Exception):
     """Another process, or this one, holds the lock."""
 
     def __init__(self, holder: LockHolder) -> None:
-        super().__init__(f"held by pid {holder.pid}")
+        super().__init__(f"held by pid {holder.pid} since {_moment(holder.since)}")
         self.holder = holder
+
+
+def _moment(us: int) -> str:
+    if not us:
+        return "an unknown time"
+    return datetime.fromtimestamp(us / 1e6, tz=UTC).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 class Lock:
@@ -61,13 +68,18 @@ class Lock:
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, json.dumps(vars(holder)).encode(), 0)
 
+    @property
+    def is_deleted(self) -> bool:
+        """True once its file has no name any more."""
+        try:
+            return os.fstat(self._fd).st_nlink == 0
+        except OSError:
+            return False
+
     def locate(self) -> Path | None:
         """Path of its file now, whoever moved it; None where it was deleted or cannot be found."""
-        try:
-            if os.fstat(self._fd).st_nlink:
-                return Path(os.readlink(f"/proc/self/fd/{self._fd}"))
-        except OSError:
-            pass
+        with contextlib.suppress(OSError):
+            return None if self.is_deleted else Path(os.readlink(f"/proc/self/fd/{self._fd}"))
         return None
 
     @property

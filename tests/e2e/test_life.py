@@ -136,6 +136,19 @@ def test_a_long_episode_is_saved_on_the_way(house: House) -> None:
     assert after[0]["ctx"]["epoch"] > saved["ctx"]["epoch"], "it goes on within the episode"
 
 
+@pytest.mark.slow
+def test_run_whose_folder_is_deleted_ends(house: House) -> None:
+    process = house.start("gone", "--rounds", "1000000")
+    folder = house.run_folder("gone")
+    eventually(lambda: (folder / "connection.json").exists())
+    eventually(lambda: shutil.rmtree(folder, ignore_errors=True) or not folder.exists())
+    assert process.wait(300) == 10
+    said = house.said(process)
+    assert said.count(f"server: the run's folder {folder} was deleted: its journal") == 1
+    assert "ends with exit code 10: its folder was deleted, without a checkpoint" in said
+    assert "Traceback" not in said
+
+
 @pytest.mark.nightly
 def test_follower_sees_next_boot_and_ends_with_folder(house: House, tmp_path: Path) -> None:
     first = house.spawn("followed")

@@ -73,7 +73,7 @@ class CommandRunner:
         self._plan = plan
         self.profiler = Profiler(traces, self._on_profiler_event)
         self._stop: StopRun | None = None
-        self._is_stop_by_signal = False
+        self._must_stop = False
         self._stop_after_round: Command | None = None
         self._stopping: list[Command] = []
         self._paused = False
@@ -98,9 +98,18 @@ class CommandRunner:
 
     def request_stop(self, reason: str) -> None:
         """End the run at the next boundary with a checkpoint (signals); safe in a signal handler."""
-        self._is_stop_by_signal = True
-        self._stop = StopRun(reason, checkpoint=True)
-        self._server.set_state("STOPPING", reason)
+        self._stop_for_good(StopRun(reason, checkpoint=True))
+
+    def stop_deleted(self) -> None:
+        """End the run, whose folder was deleted, at the next boundary; safe in any thread."""
+        stop = StopRun("its folder was deleted", checkpoint=False)
+        stop.failed = "deleted"
+        self._stop_for_good(stop)
+
+    def _stop_for_good(self, stop: StopRun) -> None:
+        """No command puts another stop in its place."""
+        self._must_stop, self._stop = True, stop
+        self._server.set_state("STOPPING", stop.reason)
 
     def request_escalation(self) -> None:
         """Collect DEBUG for the next epochs (SIGUSR2); safe in a signal handler."""
@@ -158,7 +167,7 @@ class CommandRunner:
             try:
                 self._saver.save(f"stop: {stop.reason}")
             except OSError as error:
-                if not self._is_stop_by_signal:
+                if not self._must_stop:
                     self._stop = None
                     self._fail_stops(error.strerror or str(error))
                     return
@@ -315,7 +324,7 @@ class CommandRunner:
                 self._paused = False
                 self._server.set_state("TRAINING", f"finishes its round, by {command.client}")
             return
-        if not self._is_stop_by_signal:
+        if not self._must_stop:
             self._stop = StopRun(STOP_BY + command.author, checkpoint=params.checkpoint)
 
     def _escalate_by_signal(self) -> None:

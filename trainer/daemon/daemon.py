@@ -264,6 +264,7 @@ class Daemon:
 
     def open(self) -> None:
         """Open the server; raises what `Server.start` does."""
+        self.server.on_deleted = self.commands.stop_deleted
         self.server.start()
 
     def live(self) -> int:
@@ -303,7 +304,7 @@ class Daemon:
             end = _End("interrupted", INTERRUPTED_EXIT, cause=interrupted)
         self.server.set_state("STOPPING", end.reason)
         notifier.stopping()
-        if end.cause is not None or end_signals.count:
+        if (end.cause is not None or end_signals.count) and not self.run.is_deleted:
             self._write_postmortem(end)
         self.sampler.close()
         self._provenance.close()

@@ -288,6 +288,28 @@ def test_publishing_needs_neither_numpy_nor_torch(loop: Loop) -> None:
     assert events_of(ev.Histogram)[0].size == 2
 
 
+DELETED = """
+import shutil
+from esper_overwatch import publish
+run = publish("loop", strict={strict})
+while run.flush(600):
+    run.log(loss=1.0)
+    shutil.rmtree(run.path, ignore_errors=True)
+run.log(loss=2.0)
+run.mark("the loop goes on")
+print("done")
+"""
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_deleted_folder_does_not_stop_the_loop(loop: Loop, strict: bool) -> None:
+    process = loop(DELETED.format(strict=strict))
+    output, errors = process.communicate(timeout=300)
+    assert (process.returncode, output) == (0, "done\n"), errors
+    (line,) = errors.splitlines()
+    assert line.endswith("runs/loop was deleted: its journal and its checkpoints are lost")
+
+
 def test_full_disk_does_not_stop_the_loop(
     home: Path, monkeypatch: pytest.MonkeyPatch, reader: Callable[..., Reader]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -120,10 +121,21 @@ def test_moved_folder_is_told_and_gets_its_connection_file_back(
     assert "is back" in caplog.text
 
 
-def test_deleted_folder_is_told(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    until(lambda: shutil.rmtree(server.run.path, ignore_errors=True) or not server.run.path.exists())
-    until(lambda: "its journal and its checkpoints are lost" in str(server.wire_status["failing"]))
-    until(lambda: "was deleted: its journal" in caplog.text)  # another step may fail of it before
+@pytest.mark.parametrize("parts", [("lock", "run.json"), ("",)], ids=["files", "folder"])
+def test_deleted_run_is_told_once(
+    server: Server, caplog: pytest.LogCaptureFixture, parts: tuple[str, ...]
+) -> None:
+    """`rm -r` leaves the folder where the server makes a file in it meanwhile."""
+    told: list[str] = []
+    server.on_deleted = lambda: told.append(caplog.text)
+    command = ["rm", "-rf", *(str(server.run.path / part) for part in parts)]
+    until(lambda: subprocess.run(command, check=False).returncode == 0)
+    until(lambda: told)
+    assert "was deleted: its journal and its checkpoints are lost" in told[0]
+    assert "was deleted" in str(server.wire_status["failing"])
+    checked = server._next_heartbeat
+    until(lambda: server._next_heartbeat > checked + 1)
+    assert len(told) == 1
 
 
 def test_paused_run_reads_paused_whatever_its_journal_holds(
