@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,15 @@ from .scalars import read_episode_epochs, scalars
 MAX_IMAGE_BYTES = 64 << 20
 
 
+def _tell(failure: threading.ExceptHookArgs) -> None:
+    """TensorBoard's thread keeps its error for the writer, whose next call raises it: that is told once."""
+    if not type(failure.thread).__module__.startswith("tensorboard."):
+        _tell_before(failure)
+
+
+_tell_before, threading.excepthook = threading.excepthook, _tell
+
+
 def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, Any]:
     """Write one event file; it replaces that of an earlier export of the run.
 
@@ -58,6 +68,7 @@ def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, A
                     count["scalars"] += 1
                 if (kind := write_other(writer, event)) is not None:
                     count[kind] += 1
+            writer.flush()  # raises what the disk refused, which its end does not
         (made,) = Path(part).iterdir()
         for old in folder.glob(f"events.out.tfevents.*{suffix}"):
             old.unlink()

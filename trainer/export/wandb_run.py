@@ -12,6 +12,7 @@ Of a published run, history has its numbers in the order in which they were logg
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -26,6 +27,7 @@ import wandb
 from wandb.errors import Error as WandbError
 
 from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import PASSING_ERRNOS
 from esper_overwatch.protocol.messages.events import (
     Artifact,
     Histogram,
@@ -66,7 +68,7 @@ def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, A
         try:
             made, rows = _record(events, Path(part), run)
         except WandbError as error:
-            raise OSError(f"wandb: {error}") from None
+            raise _error(str(error)) from None
         finally:
             wandb.teardown()
         _check_log(made)
@@ -222,7 +224,11 @@ def _settings(folder: Path) -> wandb.Settings:
 
 @contextmanager
 def _offline(folder: Path) -> Iterator[None]:
-    """Leave wandb no variable that would change the run, and no reason to report errors or use its caches."""
+    """Leave wandb no variable that would change the run, and no reason to report errors or use its caches.
+
+    What its own log cannot hold is nobody's error, or each line would be told with a traceback.
+    """
+    raises = logging.raiseExceptions
     before = {name: value for name, value in os.environ.items() if name.startswith("WANDB_")}
     ours = {
         **{name: value for name, value in before.items() if name in _KEPT_VARIABLES},
@@ -234,9 +240,11 @@ def _offline(folder: Path) -> Iterator[None]:
         "WANDB_DATA_DIR": str(folder / "data"),
     }
     _replace_variables(ours)
+    logging.raiseExceptions = False
     try:
         yield
     finally:
+        logging.raiseExceptions = raises
         _replace_variables(before)
 
 
@@ -249,6 +257,16 @@ def _replace_variables(wanted: dict[str, str]) -> None:
 def _check_log(made: Path) -> None:
     """wandb's writer is another process: what it could not write, only its log says."""
     log = made / "logs" / "debug-internal.log"
-    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+    text = log.read_text(encoding="utf-8", errors="replace")
+    for line in text.splitlines():
         if '"level":"ERROR"' in line:
-            raise OSError(f"wandb: {json.loads(line).get('msg', line)}")
+            raise _error(json.loads(line).get("msg", line))
+    if not text.endswith("\n"):  # a full disk takes no log either, and says so to whoever asks
+        log.with_name("probe").write_bytes(bytes(4096))
+        raise _error(f"its log {log.name} is cut off")
+
+
+def _error(message: str) -> OSError:
+    """What wandb said, with the disk's error where it names that."""
+    number = next((n for n in PASSING_ERRNOS if os.strerror(n).lower() in message.lower()), None)
+    return OSError(number, f"wandb: {message}")
