@@ -120,6 +120,15 @@ def holder_of(path: Path) -> LockHolder | None:
         os.close(fd)
 
 
+def is_stopped(pid: int) -> bool:
+    """True while a process of this machine is stopped, by SIGSTOP or Ctrl-Z: it answers nobody."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return status.rpartition(b") ")[2][:1] == b"T"
+
+
 def _place(path: Path) -> Path:
     """The same file by a path that stays good where the current folder changes; a link is not followed."""
     return path.parent.resolve() / path.name

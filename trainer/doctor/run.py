@@ -23,6 +23,7 @@ from esper_overwatch.protocol.messages.vocabulary import RunKindName
 from esper_overwatch.protocol.next_commands import resume_command
 from esper_overwatch.protocol.runs import RunInfo
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.storage.lock import is_stopped
 from esper_overwatch.protocol.storage.records import read_record
 from esper_overwatch.trainer.checkpoint import Checkpoints, load
 from esper_overwatch.trainer.checkpoint_files import CheckpointError
@@ -75,6 +76,8 @@ class Diagnosis(Struct, kw_only=True):
     ending: Ending
     kind: RunKindName = "training"
     pid: int | None = None
+    is_stopped: bool = False
+    """Its process is, by SIGSTOP or Ctrl-Z."""
     boot: str | None = None
     device: str | None = None
     reason: str | None = None
@@ -197,7 +200,7 @@ def _judge(run: RunInfo, found: Diagnosis, stopped: RunStopped | None) -> None:
     """Judge the end: by the journal's final event, else by the bundle, else killed."""
     found.pid = run.pid or found.pid
     if run.is_live:
-        found.ending = "alive"
+        found.ending, found.is_stopped = "alive", run.pid is not None and is_stopped(run.pid)
         return
     if stopped is not None:
         found.state, found.stopped_by = stopped.final_state, stopped.stopped_by
@@ -211,6 +214,8 @@ def _judge(run: RunInfo, found: Diagnosis, stopped: RunStopped | None) -> None:
 
 def _advice(run: RunInfo, found: Diagnosis) -> list[str]:
     """Next steps, in order."""
+    if found.is_stopped:
+        return [f"let it go on: kill -CONT {found.pid}"]
     if found.kind == "published":
         return [_advice_for_loop(found)]
     if found.ending == "alive":

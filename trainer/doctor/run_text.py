@@ -54,7 +54,8 @@ def _advice(incident: Incident) -> list[str]:
 
 def _ending(found: Diagnosis) -> str:
     if found.ending == "alive":
-        return f"it is alive: pid {found.pid}"
+        how = "is alive, but stopped by SIGSTOP or Ctrl-Z" if found.is_stopped else "is alive"
+        return f"it {how}: pid {found.pid}"
     if found.ending == "never started":
         return "it never started: its journal holds no event"
     if found.ending == "killed":

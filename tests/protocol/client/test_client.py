@@ -212,7 +212,11 @@ def test_a_hung_daemon_is_no_reply() -> None:
     with connect() as run:
         freeze(daemon)
         begin = time.monotonic()
-        with pytest.raises(NoReply, match=rf"\(pid {daemon.pid}\) did not answer ping within 0\.5 s"):
+        told = (
+            rf"\(pid {daemon.pid}\) did not answer ping within 0\.5 s: "
+            rf"it is stopped; kill -CONT {daemon.pid} lets it go on"
+        )
+        with pytest.raises(NoReply, match=told):
             run.call("ping", deadline_s=0.5)
         assert time.monotonic() - begin >= 0.5
     daemon.kill()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from esper_overwatch.trainer.checkpoint import Checkpoints
 from esper_overwatch.trainer.doctor.bundle import PostmortemReport
 from esper_overwatch.trainer.doctor.run import Diagnosis, diagnose
 from esper_overwatch.trainer.doctor.run_text import diagnosis_lines
+from tests.protocol.harness import DAEMON, freeze
 from tests.protocol.values import an_event, an_incident
 from tests.trainer.journals import BEGIN, Told, at, epoch, round_finished, round_started, started, write_run
 
@@ -120,6 +123,18 @@ def test_alive_and_silent(tmp_path: Path) -> None:
     assert found.ending == "alive"
     assert f"kill -USR1 {found.pid}" in text
     run.release()
+
+
+def test_stopped_process_is_told(home: Path) -> None:
+    words = [sys.executable, "-c", DAEMON, "r"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        freeze(process)
+        found, text = look(home)
+        process.kill()
+    assert f"it is alive, but stopped by SIGSTOP or Ctrl-Z: pid {process.pid}" in text
+    assert found.advice == [f"let it go on: kill -CONT {process.pid}"]
 
 
 @pytest.mark.parametrize("told", [[], [*PLAYED, stopped(0)]], ids=["a new run", "a resumed run"])
