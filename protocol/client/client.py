@@ -349,7 +349,9 @@ class Client:
         if reply is None:
             pid, is_here = self.run.pid, self.run.journal is not None
             text = f"run {self.run.name}{f' (pid {pid})' if pid else ''} did not answer {method} within"
-            cause = f": it is stopped; kill -CONT {pid} lets it go on" if is_here and is_stopped(pid or 0) else ""
+            cause = (
+                f": it is stopped; kill -CONT {pid} lets it go on" if is_here and is_stopped(pid or 0) else ""
+            )
             raise NoReply(f"{text} {deadline_s:g} s{cause}")
         if error := error_of(reply):
             raise error

@@ -13,11 +13,19 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from esper_overwatch.protocol.errors import EsperError, NameTaken, RunNotFound
+from esper_overwatch.protocol.errors import (
+    EsperError,
+    FolderError,
+    NameTaken,
+    RunNotFound,
+    WireError,
+    first_line,
+)
 from esper_overwatch.protocol.journal.reader import last_words
 from esper_overwatch.protocol.messages.events import RunRewound
 from esper_overwatch.protocol.runs import RunFolder, find_run, was_trained
 from esper_overwatch.protocol.storage.folders import write_atomically
+from esper_overwatch.protocol.storage.records import read_record
 from esper_overwatch.trainer.checkpoint import Checkpoints
 from esper_overwatch.trainer.checkpoint import load as load_checkpoint
 from esper_overwatch.trainer.checkpoint_files import CheckpointError, find_checkpoint, list_checkpoints
@@ -59,7 +67,8 @@ def load_configuration(
     Raises:
         ConfigError: as `settings.load_sourced`.
         PolicyMismatch: the policy that a new run is to begin with cannot be used.
-        RunNotFound: the saved configuration cannot be read.
+        RunNotFound: there is no such run, or it is a published one.
+        FolderError: the saved configuration cannot be read.
     """
     saved, sources = (None, None) if resumed is None else _saved_configuration(resumed)
     sourced = settings.load_sourced(
@@ -102,10 +111,14 @@ def _saved_configuration(name: str) -> tuple[Mapping[str, Any], Mapping[str, str
         raise RunNotFound(f"run {run.name} is published by a loop of its own, which alone can resume it")
     path = run.path / CONFIG_FILE
     try:
-        tree: dict[str, Any] = json.loads(path.read_bytes())
-        tree.pop("wire", None)  # of versions that listened on TCP themselves
-    except (OSError, ValueError) as error:
-        raise RunNotFound(f"run {name} cannot be resumed: {path}: {error}") from None
+        tree = read_record(path, dict[str, Any])
+    except (OSError, WireError) as error:
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise FolderError(
+            f"run {run.name} cannot go on: {path}: {why}; put a copy of it back, or write it anew from the "
+            f"`config` that esper-daemon replay {run.name} --type run.started --json prints"
+        ) from None
+    tree.pop("wire", None)  # of versions that listened on TCP themselves
     try:
         return tree, msgspec.json.decode(path.with_name(SOURCES_FILE).read_bytes(), type=dict[str, str])
     except (OSError, msgspec.DecodeError):

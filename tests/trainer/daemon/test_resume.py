@@ -15,7 +15,13 @@ from esper_overwatch.trainer.checkpoint import Checkpoints
 from esper_overwatch.trainer.checkpoint_files import CheckpointError
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config.schema import Config
-from esper_overwatch.trainer.daemon.resume import ResumePoint, ResumeRequest, replaced_configuration
+from esper_overwatch.trainer.daemon.resume import (
+    ResumePoint,
+    ResumeRequest,
+    load_configuration,
+    replaced_configuration,
+)
+from tests.trainer.journals import started, write_run
 
 CONFIG = Config()
 
@@ -79,6 +85,20 @@ def test_without_an_index_rounds_tell_what_was_abandoned(tmp_path: Path) -> None
     (tmp_path / "run" / "index.json").unlink()  # lost
     Boot(tmp_path / "run", name(2)).save(3).write_bytes(b"damaged")
     assert Boot(tmp_path / "run").name == name(2)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(None, "No such file or directory"), (b"[]", "Expected `object`, got `array`"), (b'{"a', "truncated")],
+)
+def test_run_without_its_configuration_cannot_go_on(home: Path, content: bytes | None, why: str) -> None:
+    folder = write_run(home, "r", [started("b1")])
+    folder.release()
+    if content is not None:
+        (folder.path / "config.json").write_bytes(content)
+    with pytest.raises(FolderError, match=f"config.json: .*{why}.*replay r --type") as raised:
+        load_configuration("r", None, None, ())
+    assert (raised.value.exit_code, str(raised.value).count("config.json")) == (10, 1)
 
 
 def test_resume_as_before_needs_no_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
