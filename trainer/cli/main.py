@@ -1,9 +1,10 @@
 """`esper-daemon`: start a run, and steer one from scripts.
 
-Exit codes: 0 done; 2 wrong usage; 3 no such run, or it does not answer; 4 refused (state, permission);
-5 bad request; 6 too late; 7 accepted and failed; 8 the name is taken; 9 bad configuration or dataset; 10 a
-folder, a socket path or a checkpoint cannot be used; 11 training failed; 130 interrupted;
-141 nobody reads the output any more.
+Exit codes: 0 done; 1 the journal is damaged, and all that is whole was given; 2 wrong usage; 3 no such run,
+or it does not answer; 4 refused (state, permission); 5 bad request; 6 too late; 7 accepted and failed; 8 the
+name is taken; 9 bad configuration or dataset; 10 a folder, a socket path or a checkpoint cannot be used;
+11 training failed; 12 the disk is full, read-only or sick; 130 interrupted; 141 nobody reads the output any
+more.
 """
 
 from __future__ import annotations

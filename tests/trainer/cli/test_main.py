@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -138,6 +139,13 @@ def test_gone_working_directory_is_one_line(tmp_path: Path, monkeypatch: pytest.
         assert (result.exit_code, result.stderr.count("\n")) == (10, 1), result.stderr
         assert "the working directory cannot be used" in result.stderr
     assert esper("list").exit_code == 0
+
+
+def test_help_names_every_exit_code() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
+    codes = re.findall(r"^\| (\d+) \|", page, re.MULTILINE)
+    told = esper("--help").stdout.partition("Exit codes:")[2]
+    assert re.findall(r"(?:^|;)\s+(\d+) ", told) == codes
 
 
 INTERRUPTED = """
