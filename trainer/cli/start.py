@@ -12,6 +12,7 @@ import click
 
 from esper_overwatch.protocol.alerts.rules import read_rules
 from esper_overwatch.protocol.client.command_line import check_arguments
+from esper_overwatch.protocol.errors import BadName
 from esper_overwatch.protocol.runs import check_name, find_run, was_trained
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config import presets
@@ -77,6 +78,7 @@ def start(
     detach: bool,
 ) -> None:
     """Train a run; NAME is its name (generated where it is missing)."""
+    _check_run_names(name, resume=resume, fork=fork)
     _check_usage(name, resume, checkpoint, or_resume=or_resume)
     if fork is not None and any(one is not None for one in (resume, preset, policy, file)):
         raise click.UsageError("--fork has the other run's options: --set changes them, nothing else does")
@@ -138,6 +140,14 @@ def check_options(options: Mapping[str, Any]) -> None:
 def _as_sets(short: Mapping[str, str | None]) -> tuple[str, ...]:
     """What `--set` would be given, for options of `start` that are short for it."""
     return tuple(f"{key}={value}" for key, value in short.items() if value is not None)
+
+
+def _check_run_names(name: str | None, **options: str | None) -> None:
+    """Refuse an option that stands where a run's name was left out."""
+    for option, value in options.items():
+        if value is not None and value.startswith("-"):
+            run = name if name and option == "resume" else "RUN"
+            raise BadName(f"--{option} wants a run, and {value} is none; write: --{option} {run} {value}")
 
 
 def _check_usage(name: str | None, resume: str | None, checkpoint: str | None, *, or_resume: bool) -> None:

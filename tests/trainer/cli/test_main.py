@@ -73,6 +73,8 @@ def test_help_costs_under_half_a_second_of_cpu() -> None:
         (["--rounds", "-1"], 9, ["rounds", "-1", "from 0"]),
         (["--config", "/nowhere/run.toml"], 9, ["/nowhere/run.toml", "cannot be read"]),
         (["--resume", "never-was"], 3, ["never-was"]),
+        (["--resume", "--detach", "a"], 2, ["--detach is none; write: --resume a --detach"]),
+        (["a", "--fork", "--rounds=2"], 2, ["--rounds=2 is none; write: --fork RUN --rounds=2"]),
     ],
 )
 def test_wrong_start_is_one_line_before_torch_is_loaded(
