@@ -68,9 +68,11 @@ def export_run(run: str | None, folder: Path, format_: str, damage: DamageReport
         from esper_overwatch.trainer.export.wandb_run import write
     else:
         from esper_overwatch.trainer.export.tensorboard import write
+    own = folder / info.name
     try:
-        own = folder / info.name
         own.mkdir(parents=True, exist_ok=True)
         return write(valid_events(info.path / EVENTS_FILE, damage), own, run=info)
+    except FileExistsError as error:
+        raise FolderError(f"cannot export to {error.filename}: it is a file; move it away") from None
     except OSError as error:
-        raise FolderError(f"cannot export to {folder}: {error.strerror or error}") from None
+        raise FolderError(f"cannot export to {own}: {error.strerror or error}") from None

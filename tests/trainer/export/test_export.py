@@ -298,10 +298,14 @@ def test_a_missing_extra_is_one_line(
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     Written().close()
-    (tmp_path / "file").write_text("")
-    result = esper("export", "alpha", "--to", str(tmp_path / "file" / "out"), "--format", "parquet")
-    assert result.exit_code == 10
-    assert "cannot export" in result.stderr
+    file = tmp_path / "alpha"
+    file.write_text("")
+    for folder, told in (
+        (tmp_path, f"{file}: it is a file; move it away"),
+        (file / "out", f"{file / 'out' / 'alpha'}: Not a directory"),
+    ):
+        result = esper("export", "alpha", "--to", str(folder), "--format", "parquet")
+        assert (result.exit_code, result.stderr) == (10, f"esper-daemon: cannot export to {told}\n")
 
 
 def test_export_has_no_epoch_twice_and_names_the_boot(tmp_path: Path) -> None:
