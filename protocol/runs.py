@@ -46,6 +46,7 @@ RUNS_FOLDER = "runs"
 """In the home folder."""
 IDENTITY_FILE = "run.json"
 LOCK_FILE = "lock"
+CONNECTION_FILE = "connection.json"
 _ADVICE = "set ESPER_HOME to a folder of yours"
 _TRIES = 100
 """To lock a folder that others rename."""
@@ -110,7 +111,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.traces = path / "traces"
         self.postmortem = path / "postmortem"
-        self.connection = path / "connection.json"
+        self.connection = path / CONNECTION_FILE
         self._lock = lock
         self._place = path.stat()
 
@@ -461,7 +462,7 @@ def inspect_run(path: Path) -> RunInfo | None:
     except WireError as error:
         identity, damage = _Identity(path.name, path.name, 0), f"{IDENTITY_FILE}: {first_line(error)}"
     holder = holder_of(path / LOCK_FILE)
-    connection = _read(path / "connection.json", Connection) if holder else None
+    connection = _read(path / CONNECTION_FILE, Connection) if holder else None
     if connection is not None and holder is not None and connection.pid != holder.pid:
         connection = None
     return RunInfo(

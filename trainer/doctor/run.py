@@ -21,7 +21,7 @@ from esper_overwatch.protocol.messages.events import (
 from esper_overwatch.protocol.messages.incidents import incident_order
 from esper_overwatch.protocol.messages.vocabulary import RunKindName
 from esper_overwatch.protocol.next_commands import resume_command
-from esper_overwatch.protocol.runs import RunInfo
+from esper_overwatch.protocol.runs import CONNECTION_FILE, IDENTITY_FILE, RunInfo
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 from esper_overwatch.protocol.storage.lock import is_stopped
 from esper_overwatch.protocol.storage.records import read_record
@@ -30,7 +30,7 @@ from esper_overwatch.trainer.checkpoint_files import CheckpointError
 
 from .bundle import PostmortemReport, list_bundles
 
-Ending = Literal["alive", "in order", "failed", "interrupted", "killed", "never started"]
+Ending = Literal["alive", "in order", "failed", "interrupted", "untold", "killed", "never started"]
 SILENT_SECONDS = 120.0
 """Silence of a live run, in seconds, after which the doctor advises to look at its threads."""
 FULL_MEMORY_SHARE = 0.95
@@ -101,6 +101,8 @@ class Diagnosis(Struct, kw_only=True):
     """Open at the end, the worst first."""
     memory_share: float | None = None
     """Used share of the machine's memory at the last sample."""
+    damage: str = ""
+    """What is wrong with the run's identity, `run.json`; empty = nothing."""
     damaged_lines: int = 0
     checkpoint: LastCheckpoint | None = None
     bundle: str | None = None
@@ -117,6 +119,7 @@ def diagnose(run: RunInfo) -> Diagnosis:
     found.bundle, found.report = _bundle(run, found.boot)
     found.checkpoint = _checkpoint(run)
     _judge(run, found, stopped)
+    found.damage = run.damage if run.damage.startswith(IDENTITY_FILE) else ""
     found.advice = list(_advice(run, found))
     return found
 
@@ -197,7 +200,10 @@ def _checkpoint(run: RunInfo) -> LastCheckpoint | None:
 
 
 def _judge(run: RunInfo, found: Diagnosis, stopped: RunStopped | None) -> None:
-    """Judge the end: by the journal's final event, else by the bundle, else killed."""
+    """Judge the end: by the journal's final event, else by the bundle, else killed.
+
+    Who is not killed removes the connection file, on a disk that takes no last event, too.
+    """
     found.pid = run.pid or found.pid
     if run.is_live:
         found.ending, found.is_stopped = "alive", run.pid is not None and is_stopped(run.pid)
@@ -209,7 +215,7 @@ def _judge(run: RunInfo, found: Diagnosis, stopped: RunStopped | None) -> None:
         found.reason, found.exit_code, found.error = last_word.reason, last_word.exit_code, last_word.error
         found.ending = {0: "in order", 130: "interrupted"}.get(last_word.exit_code, "failed")  # type: ignore[assignment]
     elif found.boot is not None:
-        found.ending = "killed"
+        found.ending = "killed" if (run.path / CONNECTION_FILE).exists() else "untold"
 
 
 def _advice(run: RunInfo, found: Diagnosis) -> list[str]:
@@ -231,6 +237,12 @@ def _advice(run: RunInfo, found: Diagnosis) -> list[str]:
     if found.ending == "never started":
         return [f"{found.log} may say why; start it again: {resume_command(found.run)}"]
     advice = []
+    if found.damage:
+        advice.append(
+            f"put a copy of {run.path / IDENTITY_FILE} back; else a resumed boot gives the run a new id"
+        )
+    if found.ending == "untold":
+        advice.append(f"free space on the disk of {run.path}, or look after it")
     if found.ending == "killed" and (found.memory_share or 0) > FULL_MEMORY_SHARE:
         advice.append(
             "the memory was full: fewer envs (envs.count) or a smaller host, and dmesg for the killer"

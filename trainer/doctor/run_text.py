@@ -18,6 +18,8 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
     if found.last_at is not None:
         where = f", epoch {found.epoch} of round {found.round}" if found.kind == "training" else ""
         lines.append(f"last event: {found.last_event}, {_ago(found.last_at)}{where}")
+    if found.damage:
+        lines.append(f"damaged: {found.damage}")
     if found.damaged_lines:
         lines.append(f"journal: {found.damaged_lines} damaged lines were skipped")
     if found.checkpoint is not None and found.checkpoint.error is None:
@@ -64,6 +66,8 @@ def _ending(found: Diagnosis) -> str:
             "it was killed: no final event and its lock is free (kill -9, the kernel's out-of-memory "
             f"killer, a power loss){memory}"
         )
+    if found.ending == "untold":
+        return "it ended and was not killed, but the disk, full or sick, took its last events no more"
     if found.stopped_by:
         return f"it was stopped by {found.stopped_by}"
     because = found.reason or ""

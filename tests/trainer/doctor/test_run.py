@@ -78,6 +78,7 @@ def test_no_last_word_is_a_kill_and_memory_is_told(tmp_path: Path) -> None:
     run = write_run(tmp_path, "r", [*PLAYED, (full, at(1, 3))])
     save(run, 1)
     save(run, 2, 2)
+    connect(run)
     run.release()
     found, text = look(tmp_path)
     assert found.ending == "killed"
@@ -111,9 +112,28 @@ def test_run_whose_rounds_are_done_needs_more(
 
 
 def test_an_earlier_boots_last_word_is_not_the_last_boots(tmp_path: Path) -> None:
-    write_run(tmp_path, "r", [*PLAYED, stopped(0), started("b2", resumed_round=1)]).release()
+    run = write_run(tmp_path, "r", [*PLAYED, stopped(0), started("b2", resumed_round=1)])
+    connect(run)
+    run.release()
     found, _ = look(tmp_path)
     assert (found.ending, found.boot) == ("killed", "b2")
+
+
+def test_end_on_a_full_disk_is_no_kill(tmp_path: Path) -> None:
+    write_run(tmp_path, "r", PLAYED).release()
+    found, text = look(tmp_path)
+    assert (found.ending, found.exit_code) == ("untold", None)
+    assert "it ended and was not killed, but the disk, full or sick, took its last events no more" in text
+    assert f"next: free space on the disk of {tmp_path}" in text
+
+
+def test_damaged_identity_is_told(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "r", [*PLAYED, stopped(0)])
+    run.release()
+    (run.path / "run.json").write_text("garbage")
+    found, text = look(tmp_path)
+    assert "damaged: run.json: JSON is malformed" in text
+    assert "run.json back" in found.advice[0]
 
 
 def test_alive_and_silent(tmp_path: Path) -> None:
@@ -255,5 +275,5 @@ def test_damaged_lines_are_counted(tmp_path: Path) -> None:
     run.release()
     run.events.write_bytes(b"junk\n" + run.events.read_bytes() + b'{"torn')
     found, text = look(tmp_path)
-    assert (found.ending, found.damaged_lines) == ("killed", 1)
+    assert found.damaged_lines == 1
     assert "1 damaged lines" in text
