@@ -27,6 +27,9 @@ from esper_overwatch.trainer.telemetry.transfer import HostFrame
 from .live_parameters import PARAMETERS, LiveParameters
 from .seed_control import SeedAction, SeedControl
 
+MAX_ESCALATIONS = 64
+"""Of commands, that have not ended."""
+
 
 class OtherRanks(Protocol):
     """Makes the other ranks follow; implemented by `ranks.RankZero`, which commands may not import."""
@@ -131,6 +134,11 @@ class RunControl:
                 self._plan.check(params.level, params.env)
             except ValueError as error:
                 raise RequestError("invalid_params", str(error)) from None
+            if self._plan.num_of_commands >= MAX_ESCALATIONS:
+                is_full = (
+                    f"{MAX_ESCALATIONS} escalations are open, as many as may be: cancel one, or let it end"
+                )
+                raise RequestError("busy", is_full)
         if state != "PAUSED" or not needs_epochs(params):
             return None
         return "the run is paused, and this is done only when it has trained on: resume it"

@@ -409,6 +409,18 @@ def test_what_can_never_be_is_refused_at_once(
         rig().daemon.control.check(command(method, **params).params, "TRAINING")
 
 
+def test_open_escalations_are_bounded(rig: Callable[..., Rig]) -> None:
+    daemon, asked = rig().daemon, command("telemetry.escalate", epochs=50).params
+    for number in range(64):
+        assert "is paused" in (daemon.control.check(asked, "PAUSED") or "")
+        daemon.plan.escalate("DEBUG", 50, reason="", command=str(number))
+    with pytest.raises(RequestError, match=r"64 escalations are open, .*: cancel one") as refused:
+        daemon.control.check(asked, "PAUSED")
+    assert refused.value.kind == "busy"
+    daemon.plan.cancel("7", "")
+    daemon.control.check(asked, "TRAINING")
+
+
 def outcome(rig: Rig, id_: str) -> str:
     ends = [e for e, _ in rig.events if isinstance(e, CommandDone | CommandFailed) and e.id == id_]
     assert len(ends) == 1, ends

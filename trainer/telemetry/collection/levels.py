@@ -72,6 +72,11 @@ class Levels:
         """True while an escalation is in force."""
         return bool(self._asked)
 
+    @property
+    def num_of_commands(self) -> int:
+        """Escalations in force that commands have asked for."""
+        return sum(e.command is not None for e in self._asked)
+
     def check(self, level: Level, env: int | None) -> None:
         """Check that `escalate` may be asked for this, whatever is in force.
 
