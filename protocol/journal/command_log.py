@@ -34,6 +34,8 @@ class CommandRecord:
     """Who asked; None where the beginning of the command was not seen."""
     uid: int | None = None
     pid: int | None = None
+    key: str | None = None
+    """Name of the key, of one that came over TCP."""
     params: dict[str, Any] | None = None
     """None where it was refused, or its beginning was not seen."""
     reason: str | None = None
@@ -112,7 +114,7 @@ class CommandLog:
         # One that was refused for the moment only (`overloaded`) comes again under its id.
         self._ended.pop(event.id, None)
         record = CommandRecord(self._take_number(known), event.id, event.method, "waiting", event.client)
-        record.uid, record.pid = event.uid, event.pid
+        record.uid, record.pid, record.key = event.uid, event.pid, event.key
         record.params, record.reason, record.ts = event.params, event.reason, ts
         self._open[event.id] = record
         return record
@@ -121,7 +123,7 @@ class CommandLog:
         if self.get(event.id) is not None:
             return None
         record = CommandRecord(self._take_number(), event.id, event.method, "refused", event.client)
-        record.uid, record.pid, record.ts = event.uid, event.pid, ts
+        record.uid, record.pid, record.key, record.ts = event.uid, event.pid, event.key, ts
         kind = BY_CODE[event.code].kind if event.code in BY_CODE else "internal"
         record.error = {"kind": kind, "message": event.message}
         return self._remember(record)

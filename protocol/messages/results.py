@@ -291,6 +291,7 @@ class OpGetResult(MethodResult, frozen=True):
     ended: Annotated[int | None, Meta(description="when, microseconds")]
     result: Annotated[dict[str, Any] | None, Meta(description="once it is done: the result of its method")]
     error: Annotated[CommandFailure | None, Meta(description="once it has failed")]
+    key: Annotated[str | None, Meta(description="name of the key of who sent it over TCP")] = None
 
 
 class OpListResult(MethodResult, frozen=True):

@@ -10,7 +10,8 @@ from esper_overwatch.protocol.messages.events import CommandRefused
 MAX_ENDED = 256
 """Ended commands that are remembered."""
 _AS_THEY_ARE = (
-    *("method", "params", "client", "uid", "pid", "state", "done", "total", "ended", "result", "error"),
+    *("method", "params", "client", "uid", "pid", "key"),
+    *("state", "done", "total", "ended", "result", "error"),
 )
 
 

@@ -119,6 +119,7 @@ def test_an_operator_steers_and_the_audit_names_the_key(
 ) -> None:
     with connect(address, key="operator") as run:
         assert run.pause()["state"] == "accepted"
+        assert [(op["key"], op["uid"]) for op in run.ops()] == [("operator", None)]
     (command,) = until(server.mailbox.poll)
     assert command.method == "pause"
     accepted = until(lambda: [e.data for e in read(server.run.events) if e.type == "command.accepted"])
