@@ -305,7 +305,7 @@ class RequestMeta(Struct, frozen=True):
     """Version of the protocol; else `version`."""
     expect: Expect = Expect()
     deadline: int | None = None
-    """Wall time of the daemon in microseconds after which the request must not be executed."""
+    """Wall time of the daemon in microseconds, at most a day ahead, after which it must not be executed."""
     client: Annotated[str, Meta(max_length=64)] = ""
     """How the sender calls itself, for the audit events."""
     reason: Annotated[str, Meta(max_length=256)] = ""

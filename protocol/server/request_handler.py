@@ -45,6 +45,8 @@ REFUSALS_PER_SECOND = 1.0
 BURST_REFUSALS = 100.0
 """Refusals of a key, or of a local user, in the audit."""
 LOG_INTERVAL_SECONDS = 60.0
+MAX_DEADLINE_SECONDS = 86_400
+"""Ahead of now; a deadline in nanoseconds would never pass."""
 QueryResult = tuple[dict[str, Any], bytes | None]
 """Result of a query and, for large ones, a second frame of NDJSON."""
 
@@ -196,6 +198,9 @@ class RequestHandler:
                 f"{meta.deadline}, and it is {now}, in microseconds"
             )
             raise RequestError("deadline", message, {"now": now})
+        if meta.deadline is not None and meta.deadline - now > MAX_DEADLINE_SECONDS * 1_000_000:
+            message = f"the deadline {meta.deadline} is more than a day ahead: it is {now}, in microseconds"
+            raise RequestError("invalid_request", message, {"path": "$.meta.deadline"})
         if meta.expect.boot is not None and meta.expect.boot != self._boot:
             raise RequestError(
                 "boot_mismatch",

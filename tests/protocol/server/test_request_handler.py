@@ -220,6 +220,9 @@ def test_too_late_is_not_carried_out(plane: Plane) -> None:
         f"was {now - 2_000_000}, and it is {reply['error']['data']['now']}, in" in reply["error"]["message"]
     )
     assert not plane.mailbox.poll()
+    reply = plane.ask("stop", meta={"deadline": time.time_ns()})
+    assert (kind(reply), reply["error"]["data"]["path"]) == ("invalid_request", "$.meta.deadline")
+    assert "is more than a day ahead: it is" in reply["error"]["message"]
     assert "result" in plane.ask("stop", meta={"deadline": now + 10_000_000})
 
 
