@@ -36,9 +36,10 @@ def count_seeds(journal: Path) -> Counter[str]:
     """Seeds of finished rounds by how they ended; all must count the same."""
     database = Database(journal)
     ends = Counter(dict(database.ask(f"SELECT end_stage, count(*) {FINISHED} GROUP BY ALL").rows))
-    undone = database.ask("SELECT sum(undone) FROM episodes").rows[0][0]
+    undone = database.ask("SELECT sum(undone) FROM episodes").rows[0][0] or 0
     planted = database.ask("SELECT count(*) FROM seeds").rows[0][0]
-    sums = {name: tuple(map(int, database.ask(sql).rows[0])) for name, sql in SUMS.items()}
+    # A sum over no rows, of a run that was killed in its first round, is NULL.
+    sums = {name: tuple(int(one or 0) for one in database.ask(sql).rows[0]) for name, sql in SUMS.items()}
     database.close()
     with patch.multiple(seed_stories, MAX_ENDED=10**6, MAX_SEEDS=10**6):
         state = _replayed(journal)

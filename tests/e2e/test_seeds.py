@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.seed_counting import count_seeds
+from tests.trainer import journals
 
 from .conftest import House, eventually
 
@@ -43,6 +46,12 @@ def test_all_count_the_same_seeds_after_kills_and_rollbacks(house: House) -> Non
     assert ends["DORMANT"] > 3
     assert ends["PRUNED"] > 30
     assert len(house.journal("r", "seed.ended")) >= ends.total()
+
+
+def test_nothing_is_counted_before_a_round_has_ended(tmp_path: Path) -> None:
+    run = journals.write_run(tmp_path, "r", [journals.started("b1"), journals.round_started(1)])
+    run.release()
+    assert not count_seeds(run.events)
 
 
 def _was_saved_amid_an_episode(house: House, saved: int) -> bool:
