@@ -201,6 +201,7 @@ class CommandRunner:
         waited, self._for_next_round = self._for_next_round, []
         for command in waited:
             self._execute(command, self._change_parameter)
+        self._count_kept()
 
     def close(self, *, failed: str | None = None) -> None:
         """Answer every command that is still open: the stops are done, the others will not be.
@@ -244,6 +245,11 @@ class CommandRunner:
                 waiting.remove(cancel)
                 self._server.failed(command, "cancelled", f"cancelled by {cancel.client}")
                 self._server.done(cancel, {"op": command.id})
+        self._count_kept()
+
+    def _count_kept(self) -> None:
+        """Those that wait for a later boundary have no room in the mailbox beside them."""
+        self._server.mailbox.num_kept = len(self._for_next_epoch) + len(self._for_next_round)
 
     def _execute(self, command: Command, handler: Handler) -> None:
         try:

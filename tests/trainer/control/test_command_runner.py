@@ -19,7 +19,7 @@ import torch
 from esper_overwatch import connect
 from esper_overwatch.protocol.errors import RequestError
 from esper_overwatch.protocol.journal.reader import read
-from esper_overwatch.protocol.messages.commands import Params
+from esper_overwatch.protocol.messages.commands import OpParams, Params, ParamSetParams
 from esper_overwatch.protocol.messages.events import RoundStarted
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server import server as server_module
@@ -335,6 +335,19 @@ def test_runner_is_idle_until_something_is_to_be_done(rig: Rig) -> None:
     assert rig.commands.is_idle
     rig.commands.request_stop("SIGTERM")
     assert not rig.commands.is_idle
+
+
+def test_commands_that_wait_for_a_round_are_bounded(rig: Rig) -> None:
+    mailbox, params = rig.server.mailbox, ParamSetParams("reward.rent", 0.5)
+    for number in range(64):
+        assert mailbox.has_room("param.set")
+        mailbox.put(Command(str(number), "param.set", params, "tests", None, None, "", 0))
+        rig.commands.at_epoch_end()
+    assert not mailbox.has_room("param.set")
+    assert mailbox.has_room("resume")
+    mailbox.put(Command("c", "op.cancel", OpParams("7"), "tests", None, None, "", 0))
+    rig.commands.at_epoch_end()
+    assert mailbox.has_room("param.set")
 
 
 def test_what_is_open_at_the_end_is_answered(rig: Rig) -> None:
