@@ -211,8 +211,7 @@ class Daemon:
         execution = self.trainer.population.execution
         emitter = Emitter()
         self.rank_zero = RankZero(process_group, emitter)
-        late = self.trainer.reports.may_be_late
-        self.rank_zero.build_trainers(config, execution, may_be_late=late)
+        self.rank_zero.build_trainers(config, execution, may_be_late=self.trainer.reports.may_be_late)
         envs, epochs = config.envs.count, config.episode_epochs
         self.plan = CollectionPlan(emitter, config.telemetry, envs=envs, episode_epochs=epochs)
         thresholds = configured_thresholds(config.anomalies)
