@@ -24,6 +24,7 @@ from .codec.addresses import endpoints_of
 from .codec.frames import HEARTBEAT_TOPIC, TOPICS, VIEW_TOPIC
 from .codec.zmq_options import ZmqContext, is_waiting
 from .errors import EsperError, KeysUnusable, RequestError
+from .machine.processes import describe_holders
 from .messages.commands import Socket
 from .messages.roles import Claim
 from .server import sockets
@@ -92,7 +93,7 @@ class Gateway:
             self.close()
             raise KeysUnusable(
                 f"cannot listen on {address} and the next two ports: {error.strerror}"
-                f"{sockets.describe_holders(ports)}"
+                f"{describe_holders(ports)}"
             ) from None
 
     def serve(self, is_over: Callable[[], bool]) -> None:

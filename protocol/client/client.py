@@ -25,7 +25,6 @@ from esper_overwatch.protocol.messages.commands import Reply
 from esper_overwatch.protocol.messages.events import CommandDone, CommandFailed
 from esper_overwatch.protocol.messages.vocabulary import STREAMS, Level, Severity, Stream
 from esper_overwatch.protocol.storage.folders import StrPath
-from esper_overwatch.protocol.storage.lock import is_stopped
 
 from .endpoint import STARTING_SECONDS, Target, TargetSource
 from .items import Reset
@@ -347,12 +346,14 @@ class Client:
             self._requests.step()
         reply, body = answers[0]
         if reply is None:
-            pid, is_here = self.run.pid, self.run.journal is not None
-            text = f"run {self.run.name}{f' (pid {pid})' if pid else ''} did not answer {method} within"
-            cause = (
-                f": it is stopped; kill -CONT {pid} lets it go on" if is_here and is_stopped(pid or 0) else ""
-            )
-            raise NoReply(f"{text} {deadline_s:g} s{cause}")
+            pid = f" (pid {self.run.pid})" if self.run.pid else ""
+            text = f"run {self.run.name}{pid} did not answer {method} within {deadline_s:g} s"
+            if self.run.journal is not None:  # on this machine
+                from esper_overwatch.protocol.machine.processes import is_stopped  # loads psutil
+
+                if is_stopped(self.run.pid):
+                    text += f": it is stopped; kill -CONT {self.run.pid} lets it go on"
+            raise NoReply(text)
         if error := error_of(reply):
             raise error
         return reply, body

@@ -11,10 +11,8 @@ queues of frozen readers, and no mark on the little it receives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 from typing import Any
 
-import psutil
 import zmq
 
 from esper_overwatch.protocol.codec.frames import HEARTBEAT_TOPIC, VIEW_TOPIC
@@ -93,22 +91,6 @@ class SubscriberCounts:
             if topic in COUNTED_TOPICS and kind in (SUBSCRIPTION, CANCELLATION):
                 change = 1 if kind == SUBSCRIPTION else -1
                 self._counts[topic] = max(0, self._counts[topic] + change)
-
-
-def describe_holders(ports: Collection[int]) -> str:
-    """Name the user's processes that listen on these ports, for the end of a message; empty if none does.
-
-    Often it is a worker of a daemon that was killed.
-    """
-    try:
-        found = {
-            one.pid
-            for one in psutil.net_connections("tcp")
-            if one.pid and one.status == psutil.CONN_LISTEN and one.laddr.port in ports
-        }
-    except psutil.Error:
-        return ""
-    return "; held by process " + ", ".join(map(str, sorted(found))) if found else ""
 
 
 def _tuned(socket: Any) -> zmq.Socket[bytes]:

@@ -15,7 +15,6 @@ import struct
 import time
 import weakref
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 _FLOCK = "hhqqi4x"
@@ -34,14 +33,9 @@ class LockHeld(Exception):
     """Another process, or this one, holds the lock."""
 
     def __init__(self, holder: LockHolder) -> None:
-        super().__init__(f"held by pid {holder.pid} since {_moment(holder.since)}")
+        moment = time.strftime("%Y-%m-%d %H:%M:%S%z", time.localtime(holder.since / 1e6))
+        super().__init__(f"held by pid {holder.pid} since {moment if holder.since else 'an unknown time'}")
         self.holder = holder
-
-
-def _moment(us: int) -> str:
-    if not us:
-        return "an unknown time"
-    return datetime.fromtimestamp(us / 1e6, tz=UTC).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 class Lock:
@@ -118,15 +112,6 @@ def holder_of(path: Path) -> LockHolder | None:
         return _query_holder(fd)
     finally:
         os.close(fd)
-
-
-def is_stopped(pid: int) -> bool:
-    """True while a process of this machine is stopped, by SIGSTOP or Ctrl-Z: it answers nobody."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return status.rpartition(b") ")[2][:1] == b"T"
 
 
 def _place(path: Path) -> Path:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import FolderError, WireError
 from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.machine.processes import is_stopped
 from esper_overwatch.protocol.messages.events import (
     GovernorRollback,
     Incident,
@@ -23,7 +24,6 @@ from esper_overwatch.protocol.messages.vocabulary import RunKindName
 from esper_overwatch.protocol.next_commands import resume_command
 from esper_overwatch.protocol.runs import CONNECTION_FILE, IDENTITY_FILE, RunInfo
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
-from esper_overwatch.protocol.storage.lock import is_stopped
 from esper_overwatch.protocol.storage.records import read_record
 from esper_overwatch.trainer.checkpoint import Checkpoints, load
 from esper_overwatch.trainer.checkpoint_files import CheckpointError
@@ -206,7 +206,7 @@ def _judge(run: RunInfo, found: Diagnosis, stopped: RunStopped | None) -> None:
     """
     found.pid = run.pid or found.pid
     if run.is_live:
-        found.ending, found.is_stopped = "alive", run.pid is not None and is_stopped(run.pid)
+        found.ending, found.is_stopped = "alive", is_stopped(run.pid)
         return
     if stopped is not None:
         found.state, found.stopped_by = stopped.final_state, stopped.stopped_by

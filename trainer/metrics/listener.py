@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 
 from esper_overwatch.protocol.codec.addresses import parse_host_port
 from esper_overwatch.protocol.errors import first_line
-from esper_overwatch.protocol.server.sockets import describe_holders
+from esper_overwatch.protocol.machine.processes import describe_holders
 from esper_overwatch.trainer.config.load import ConfigError
 from esper_overwatch.trainer.config.service_options import MetricsConfig
 
