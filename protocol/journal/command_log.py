@@ -34,8 +34,6 @@ class CommandRecord:
     """Who asked; None where the beginning of the command was not seen."""
     uid: int | None = None
     pid: int | None = None
-    key: str | None = None
-    """Name of the key, of one that came over TCP."""
     params: dict[str, Any] | None = None
     """None where it was refused, or its beginning was not seen."""
     reason: str | None = None
@@ -51,6 +49,8 @@ class CommandRecord:
     result: dict[str, Any] | None = None
     error: dict[str, str] | None = None
     """`kind` and `message`."""
+    key: str | None = None
+    """Name of the key, of one that came over TCP."""
 
 
 class CommandLog:

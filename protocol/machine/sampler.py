@@ -97,7 +97,7 @@ class SystemSampler:
             try:
                 sample = self.sample()
             except (OSError, psutil.Error) as error:
-                if not failing and self._folder.exists():  # of one that is gone tells the server
+                if not failing and self._folder.exists():  # that a run's is gone, its server tells
                     logger.warning("the machine cannot be sampled: %s; trying again", error)
                 failing = True
                 continue

@@ -44,29 +44,38 @@ def test_samples_arrive_and_stop(tmp_path: Path) -> None:
     assert len(samples) == count
 
 
-def test_a_folder_that_is_gone_is_said_once_and_survived(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("gone", [False, True], ids=["an error", "no folder"])
+def test_what_cannot_be_sampled_is_said_once_and_survived(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, gone: bool
 ) -> None:
-    folder = tmp_path / "run"
+    folder, works = tmp_path / "run", threading.Event()
+    if not gone:
+        folder.mkdir()
     again = threading.Event()
     sampler = SystemSampler(folder, lambda sample: again.set(), interval=0.005)
-    failed = threading.Event()
+    failures, failed = list[int](), threading.Event()
     real = sampler.sample
 
     def sample() -> SystemSample:
         try:
+            if not (gone or works.is_set()):
+                raise OSError("no such figure")
             return real()
         except OSError:
-            failed.set()
+            failures.append(1)
+            if len(failures) == 2:  # the first one has been told of
+                failed.set()
             raise
 
     sampler.sample = sample  # type: ignore[method-assign]
     sampler.start()
     assert failed.wait(300)
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
+    works.set()
     assert again.wait(300)
     sampler.close()
-    assert sum("cannot be sampled" in record.message for record in caplog.records) == 1
+    told = sum("cannot be sampled" in record.message for record in caplog.records)
+    assert told == (not gone), "that a run's folder is gone, its server tells"
 
 
 class FakeNVML:
