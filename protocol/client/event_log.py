@@ -7,7 +7,10 @@ to it. This lies in `client`, above `journal`, since both a daemon's answers and
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -18,8 +21,8 @@ from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
 from esper_overwatch.protocol.runs import find_run
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
-from .client import connect
-from .items import LinkChanged
+from .client import JOIN_SECONDS, connect
+from .items import Item, LinkChanged, Reset
 from .subscriber import Subscriber
 
 Line = tuple[str, int, bytes]
@@ -27,11 +30,11 @@ Line = tuple[str, int, bytes]
 MIN_REQUEST_EVENTS = 64
 MAX_REQUEST_EVENTS = 4_096
 QUIET_SECONDS = 1.0
-"""After so long without an event `follow` looks whether the run is still there."""
+"""After so long without an event `Following` looks whether the run is still there."""
 
 
 class EventLog(Protocol):
-    """A run's events, in either direction; `follow` gives those to come."""
+    """A run's events, in either direction; `Following` gives those to come."""
 
     name: str
     """For a subscriber: the run's name or its address."""
@@ -48,6 +51,10 @@ class EventLog(Protocol):
         self, wanted: JournalRange, *, on_bad: Callable[[int, WireError], None] | None = None
     ) -> Iterator[Event]:
         """Events in the order written; `on_bad` as in `journal.reader.read`, where it is read here."""
+
+    def since(self, after: Mapping[str, int]) -> Iterator[Event]:  # noqa: ARG002
+        """Whole events behind these numbers per stream, as far as they can be read without the daemon."""
+        return iter(())
 
     def check(self) -> None:
         """Raise RunNotFound where a run on this machine is gone; a machine shows as a lost connection."""
@@ -85,6 +92,9 @@ class JournalEvents(EventLog):
         """Events in the order written; see `journal.reader.read`."""
         return read(self._journal, wanted=wanted, on_bad=on_bad)
 
+    def since(self, after: Mapping[str, int]) -> Iterator[Event]:
+        return self.read(JournalRange(after=after), on_bad=lambda *_: None)
+
     def check(self) -> None:
         folder = self._journal.parent
         if not folder.is_dir():
@@ -107,7 +117,11 @@ class DaemonEvents(EventLog):
     def __init__(self, address: str, *, client: str, remote_daemon: str | None = None) -> None:
         self.name = address
         self._client = connect(address, client=client, remote_daemon=remote_daemon)
-        self.last: dict[str, int] = self._client.status()["seq"]
+
+    @cached_property
+    def last(self) -> dict[str, int]:  # type: ignore[override]
+        """The newest number per stream when it is first asked for."""
+        return dict(self._client.status()["seq"])
 
     def newest_first(self) -> Iterator[Line]:
         streams = [self._backwards(stream) for stream in reversed(STREAMS)]
@@ -163,25 +177,67 @@ def open_event_log(run: str | None, *, client: str, remote_daemon: str | None = 
     return JournalEvents(find_run(run).path / EVENTS_FILE)
 
 
-def follow(
-    log: EventLog, after: Mapping[str, int], *, client: str, on_lost: Callable[[str], None]
-) -> Iterator[Event]:
+class Following:
     """The events to come, also of the run's next boots, until it ends in order.
 
-    Args:
-        log: whose; it may be closed.
-        after: the newest number known, per stream; what is not newer is left out.
-        client: how it calls itself in the audit events.
-        on_lost: called with the reason whenever the daemon is lost.
+    A live run is joined here, so that between what is read of the log afterwards and what comes nothing is
+    missing.
 
-    Raises:
-        RunNotFound: the run is gone from this machine.
+    Args:
+        log: whose; it stays open.
+        client: how it calls itself in the audit events.
+
+    Attributes:
+        is_joined: whether it has the stream of events.
     """
-    with Subscriber(log.name, client=client) as subscriber:
-        while subscriber.state != "ended":
-            for item in subscriber.items(QUIET_SECONDS):
+
+    def __init__(self, log: EventLog, *, client: str) -> None:
+        self._log, self._subscriber = log, Subscriber(log.name, client=client)
+        self.is_joined = False
+        self._early: list[Item] = []
+        end = time.monotonic() + JOIN_SECONDS
+        while self._is_joining and time.monotonic() < end:
+            self._early += self._subscriber.drain()
+            self._subscriber.wait(0.05)
+        self.is_joined = any(isinstance(item, Reset) for item in self._early)
+
+    @property
+    def _is_joining(self) -> bool:
+        return self._subscriber.state in ("searching", "connecting") and self._subscriber.problem is None
+
+    def events(self, after: Mapping[str, int], on_lost: Callable[[str], None]) -> Iterator[Event]:
+        """The events.
+
+        Args:
+            after: the newest number known, per stream; what is not newer is left out.
+            on_lost: called with the reason whenever the daemon is lost.
+
+        Raises:
+            RunNotFound: the run is gone from this machine.
+        """
+        last = dict(after)
+        is_over = False
+        while not is_over:
+            early, self._early = self._early, []
+            for item in chain(early, self._subscriber.items(QUIET_SECONDS)):
                 if isinstance(item, LinkChanged) and item.state == "lost":
-                    on_lost(subscriber.problem or "gone")
-                elif isinstance(item, Event) and item.seq > after.get(item.stream, 0):
-                    yield item
-            log.check()
+                    on_lost(self._subscriber.problem or "gone")
+                elif isinstance(item, Event):
+                    if item.seq > last.get(item.stream, 0) + 1:  # a boot's snapshot has holes
+                        yield from _newer(self._log.since(last), last)
+                    yield from _newer([item], last)
+            self._log.check()
+            is_over = self._subscriber.state == "ended"
+        yield from _newer(self._log.since(last), last)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._subscriber.close()
+
+
+def _newer(events: Iterable[Event], last: dict[str, int]) -> Iterator[Event]:
+    """Those that are newer than `last`, which is kept up to date."""
+    for event in events:
+        if event.seq > last.get(event.stream, 0):
+            last[event.stream] = event.seq
+            yield event

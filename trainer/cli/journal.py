@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import difflib
 import time
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 
 import click
 
-from esper_overwatch.protocol.client.event_log import follow as follow_events
-from esper_overwatch.protocol.client.event_log import open_event_log
+from esper_overwatch.protocol.client.event_log import EventLog, Following, open_event_log
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.codec.text import clean_text
-from esper_overwatch.protocol.errors import RequestError, WireError
+from esper_overwatch.protocol.errors import NoReply, RequestError, WireError
 from esper_overwatch.protocol.journal.damage import DamageReport
 from esper_overwatch.protocol.journal.reader import JournalRange
 from esper_overwatch.protocol.messages.events import EVENTS, Anomaly, ImagePreview, LogLine, Scalars
@@ -120,27 +120,52 @@ def tail_run(run: str | None, *, follow: bool, lines: int, types: tuple[str, ...
     def wanted(event: Event) -> bool:
         return not types or event.type in types
 
-    kept: list[Event] = []
-    with closing(open_event_log(run, client=CLIENT_NAME)) as log:
-        last_seen = dict(log.last)
-        for stream, seq, line in log.newest_first():
-            if len(kept) >= lines and (not follow or len(last_seen) == len(STREAMS)):
-                break
-            last_seen.setdefault(stream, seq)
-            event = _decode(line) if len(kept) < lines else None
-            if event is not None and wanted(event):
-                kept.append(event)
-    for event in reversed(kept):
-        _print_event(event, as_json=as_json, coloured=True)
-    if not follow:
-        return
-
-    def report_lost(why: str) -> None:
-        print_lines([f"{log.name}: {why}; waiting for it to come back"], to_stderr=True)
-
-    for event in follow_events(log, last_seen, client="esper-daemon tail", on_lost=report_lost):
-        if wanted(event):
+    with ExitStack() as stack:
+        log = stack.enter_context(closing(open_event_log(run, client=CLIENT_NAME)))
+        coming = None
+        if follow:
+            coming = stack.enter_context(closing(Following(log, client="esper-daemon tail")))
+        last_seen: dict[str, int] = {}
+        kept: list[Event] = []
+        try:
+            _read_newest(log, last_seen, kept, wanted, lines=lines, all_streams=follow)
+        except (NoReply, RequestError):
+            if coming is None or not coming.is_joined:
+                raise
+            last_seen, kept = {}, []  # it has ended meanwhile: what came when it was joined is printed
+        for event in reversed(kept):
             _print_event(event, as_json=as_json, coloured=True)
+
+        def report_lost(why: str) -> None:
+            print_lines([f"{log.name}: {why}; waiting for it to come back"], to_stderr=True)
+
+        for event in coming.events(last_seen, report_lost) if coming else ():
+            if wanted(event):
+                _print_event(event, as_json=as_json, coloured=True)
+
+
+def _read_newest(
+    log: EventLog,
+    last_seen: dict[str, int],
+    kept: list[Event],
+    wanted: Callable[[Event], bool],
+    *,
+    lines: int,
+    all_streams: bool,
+) -> None:
+    """Read backwards until `kept` has as many wanted events as asked for, the newest first.
+
+    Args:
+        last_seen: gets the newest number per stream; with `all_streams` of each that has one.
+    """
+    last_seen |= log.last
+    for stream, seq, line in log.newest_first():
+        if len(kept) >= lines and (not all_streams or len(last_seen) == len(STREAMS)):
+            return
+        last_seen.setdefault(stream, seq)
+        event = _decode(line) if len(kept) < lines else None
+        if event is not None and wanted(event):
+            kept.append(event)
 
 
 def replay_run(

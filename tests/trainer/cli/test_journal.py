@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from esper_overwatch.protocol.client.client import Client
+from esper_overwatch.protocol.codec.addresses import with_key
 from esper_overwatch.protocol.journal.writer import JournalLimits
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.server import publisher
 from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.storage.keys import make_client
+from esper_overwatch.trainer.cli import journal
 from tests.protocol.harness import serving, until
 from tests.protocol.sshd import free_ports
 from tests.trainer.command import esper
@@ -128,8 +133,6 @@ def test_tail_follows_to_the_end(server: Server, address: str) -> None:
         rows = [json.loads(process.stdout.readline()) for _ in range(2)]
         for n in range(40):
             server.emitter.emit(ev.Mark(text=str(n), client="x", uid=None, pid=None))
-            while n == 0 and rows[-1]["type"] != "mark":  # or the run may end before it is followed
-                rows.append(json.loads(process.stdout.readline()))
         server.close()
         rows += [json.loads(line) for line in process.stdout]
         assert process.wait(300) == 0
@@ -137,6 +140,49 @@ def test_tail_follows_to_the_end(server: Server, address: str) -> None:
     assert [row["data"]["text"] for row in rows if row["type"] == "mark"] == [str(n) for n in range(40)]
     numbers = [(row["stream"], row["seq"]) for row in rows]
     assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_tail_of_a_run_that_ends_at_once(
+    server: Server, address: str, monkeypatch: pytest.MonkeyPatch, *, is_remote: bool
+) -> None:
+    texts = [str(n) for n in range(500)]
+    printed: list[str] = []
+
+    def end_at_first_line(line: bytes) -> None:
+        printed.append(json.loads(line).get("data", {}).get("text"))
+        if len(printed) == 1:
+            for text in texts:
+                server.emitter.emit(ev.Mark(text=text, client="x"))
+            server.close()
+            server.run.release()
+
+    monkeypatch.setattr(journal, "print_json_text", end_at_first_line)
+    name = with_key(address, "viewer") if is_remote else "alpha"
+    options = {"follow": True, "lines": 1, "types": (), "as_json": True}
+    tail = threading.Thread(target=journal.tail_run, args=(name,), kwargs=options, daemon=True)
+    tail.start()
+    until(lambda: not tail.is_alive())
+    assert [text for text in printed if text in texts] == texts
+
+
+@pytest.mark.parametrize("asked", ["status", "replay"])
+def test_tail_of_a_run_that_ends_before_it_answers(
+    server: Server, address: str, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    call, printed = Client._exchange, list[dict[str, Any]]()
+
+    def end_before(self: Client, method: str, *args: Any, **kwargs: Any) -> Any:
+        if method == asked:
+            server.emitter.emit(ev.Mark(text="the last", client="x"))
+            server.close()
+            server.run.release()
+        return call(self, method, *args, **kwargs)
+
+    monkeypatch.setattr(Client, "_exchange", end_before)
+    monkeypatch.setattr(journal, "print_json_text", lambda line: printed.append(json.loads(line)))
+    journal.tail_run(with_key(address, "viewer"), follow=True, lines=1, types=("mark",), as_json=True)
+    assert [row["data"]["text"] for row in printed] == ["the last"]
 
 
 def test_a_key_that_is_not_let_in_is_one_line(server: Server, address: str) -> None:
