@@ -42,7 +42,7 @@ from .description import Description, RunConfig, claim_folder, describe, first_e
 from .judgement import LoopJudge
 from .left_out import LeftOut, never_raises
 from .loop_commands import CommandCall, LoopCommands
-from .run_end import end_of, log_line
+from .run_end import end_of, log_line, uninterrupted
 from .summary import RunSummary
 from .value_queue import MAX_QUEUED_NUMBERS, LoggedNumbers, ValueQueue
 from .values import MAX_STEP, Note, check_file, check_step, check_value_name, fit_step, kind_of, sort_values
@@ -166,21 +166,18 @@ class PublishedRun:
         self._server.observe(self._judge.observe)
         self._provenance: ProvenanceReport | None = None
         try:
-            attach_rules(self._server, rules)
-            self._server.on_deleted = self._leave
-            self._server.start()
-            self._commands.attach(self._server)
-        except BaseException:
-            self._server.close()
-            raise
-        try:
-            atexit.register(self._finish_at_exit)
-            _live.add(self)
-            self._emit(first_event(folder, self.boot, about))
-            self._server.set_state("TRAINING")
+            with uninterrupted():
+                attach_rules(self._server, rules)
+                self._server.on_deleted = self._leave
+                self._server.start()
+                self._commands.attach(self._server)
+                atexit.register(self._finish_at_exit)
+                _live.add(self)
+                self._emit(first_event(folder, self.boot, about))
+                self._server.set_state("TRAINING")
             self._provenance = ProvenanceReport(self._emit)
             self._sampler.start()
-        except BaseException as error:  # Ctrl-C: the run is known already, and has an end
+        except BaseException as error:  # where it is known already, it has an end
             self.finish(error)
             raise
 
@@ -424,10 +421,11 @@ class PublishedRun:
         try:
             self._end_commands(error, reason, text)
         finally:  # a second Ctrl-C ends the waiting, not the run's last words
-            self._emit(self.summary.take())
-            self._emit(RunStopped(reason=reason, exit_code=exit_code, rounds=0, error=text))
-            self._server.close(reason)
-            self._folder.release()
+            with uninterrupted():
+                self._emit(self.summary.take())
+                self._emit(RunStopped(reason=reason, exit_code=exit_code, rounds=0, error=text))
+                self._server.close(reason)
+                self._folder.release()
 
     def _end_commands(self, error: BaseException | str | None, reason: str, text: str | None) -> None:
         """Bring what was logged into the journal, and tell who waits for a command how the run ends."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, first_line
 from esper_overwatch.protocol.messages.events import FINISHED, LogLine
@@ -38,3 +43,20 @@ def log_line(error: BaseException) -> LogLine:
     """The exception and where it came from, as a line of the run's log."""
     trace = "".join(traceback.format_exception(error))
     return LogLine(level="ERROR", logger=__name__, message=end_of(error)[2] or "", traceback=trace)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back for what has to be done as a whole; the handler is called behind it."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield  # handlers run in the main thread alone
+        return
+    held: list[tuple[Any, ...]] = []
+    signal.signal(signal.SIGINT, lambda *args: held.append(args))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            before(*held[0])

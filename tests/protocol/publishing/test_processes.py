@@ -120,19 +120,25 @@ from esper_overwatch import publish
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with publish("loop") as run:
     run.log(loss=1.0)
-    def flush(seconds):
-        os.kill(os.getpid(), signal.SIGINT)
-    run._server.flush = flush
+    def interrupted(method):
+        def call(*args):
+            os.kill(os.getpid(), signal.SIGINT)
+            return method(*args)
+        return call
+    run._server.flush = interrupted(run._server.flush)
+    run._server.close = interrupted(run._server.close)
+    run._folder.release = interrupted(run._folder.release)
     raise KeyboardInterrupt
 """
 
 
-def test_second_interrupt_ends_the_run_in_order(loop: Loop) -> None:
+def test_more_interrupts_leave_the_end_in_order(loop: Loop) -> None:
     process = loop(INTERRUPTED_AGAIN)
     process.communicate(timeout=300)
     (stopped,) = events_of(ev.RunStopped)
     assert (stopped.reason, stopped.exit_code) == ("interrupted", 130)
     assert [e.values for e in events_of(ev.Scalars)] == [{"loss": 1.0}]
+    assert process.returncode == -signal.SIGINT
 
 
 NOWHERE_TO_WRITE = """
@@ -154,8 +160,14 @@ INTERRUPTED_AT_ITS_START = """
 import os, signal
 from esper_overwatch import publish
 from esper_overwatch.protocol.machine.sampler import SystemSampler
+from esper_overwatch.protocol.server.server import Server
 signal.signal(signal.SIGINT, signal.default_int_handler)
-SystemSampler.start = lambda self: os.kill(os.getpid(), signal.SIGINT)
+def interrupted(method):
+    def call(*args):
+        method(*args)
+        os.kill(os.getpid(), signal.SIGINT)
+    return call
+CLASS.start = interrupted(CLASS.start)
 try:
     publish("loop")
 except KeyboardInterrupt:
@@ -163,8 +175,9 @@ except KeyboardInterrupt:
 """
 
 
-def test_interrupt_while_a_run_starts_is_told_as_such(loop: Loop) -> None:
-    loop(INTERRUPTED_AT_ITS_START).communicate(timeout=300)
+@pytest.mark.parametrize("name", ["Server", "SystemSampler"])
+def test_interrupt_while_a_run_starts_is_told_as_such(loop: Loop, name: str) -> None:
+    loop(INTERRUPTED_AT_ITS_START.replace("CLASS", name)).communicate(timeout=300)
     (stopped,) = events_of(ev.RunStopped)
     assert (stopped.reason, stopped.exit_code) == ("interrupted", 130)
 
