@@ -355,6 +355,9 @@ class Client:
                     text += f": it is stopped; kill -CONT {self.run.pid} lets it go on"
             raise NoReply(text)
         if error := error_of(reply):
+            is_of_deadline = error.kind == "deadline" or error.data.get("path") == "$.meta.deadline"
+            if is_of_deadline and self._requests.check_clock(reply.meta.ts):
+                return self._exchange(method, params, deadline_s=deadline_s, reason=reason)
             raise error
         return reply, body
 

@@ -173,6 +173,7 @@ class DaemonConnection:
             return False
         self.heartbeat = heartbeat
         self._heartbeat_at = time.monotonic()
+        self.requests.check_clock(heartbeat.ts)
         return True
 
     def claim_boot(self, boot: str) -> bool:

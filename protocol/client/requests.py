@@ -27,6 +27,8 @@ from .endpoint import ConnectedSocket, Target
 from .items import RequestOutcome
 
 RESEND_SECONDS = 2.0
+CLOCK_STEP_SECONDS = 5.0
+"""From so far on a clock was set, and the time that a message takes is no reason."""
 Body = bytes | memoryview
 """A second frame: lines, as libzmq holds them until somebody splits them."""
 
@@ -96,6 +98,18 @@ class PendingRequests:
         """Take in `hello`: from now on requests carry the boot and deadlines on the daemon's clock."""
         self._boot = boot
         self._offset_us = offset_us
+
+    def check_clock(self, ts: int) -> bool:
+        """Whether the daemon's clock, or the one here, was set since; deadlines are on the new one then.
+
+        Args:
+            ts: what the daemon's shows now, in microseconds, or showed when it sent this.
+        """
+        offset = ts - time.time_ns() // 1000
+        if abs(offset - self._offset_us) < CLOCK_STEP_SECONDS * 1_000_000:
+            return False
+        self._offset_us = offset
+        return True
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,8 @@ from esper_overwatch import connect
 from esper_overwatch.protocol.client.items import RequestOutcome
 from esper_overwatch.protocol.client.requests import RESEND_SECONDS
 from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.server import admission, request_handler
+from esper_overwatch.protocol.server import server as server_module
 from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import Daemon, Reader, Start, freeze
 
@@ -108,6 +111,29 @@ def test_a_request_meant_for_the_boot_before_is_refused(
     assert error.kind == "boot_mismatch"
     assert error.data["boot"] == second.boot
     assert not second.mailbox.poll()
+
+
+@pytest.mark.parametrize("hours", [-60, 1, 24])
+def test_requests_go_on_when_a_clock_is_set(
+    server: Server, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    one = reader()
+    one.read(lambda: one.subscriber.state == "live")
+    with connect("alpha") as run:
+        seconds = hours * 3_600
+        clock = SimpleNamespace(
+            monotonic=time.monotonic, sleep=time.sleep, time_ns=lambda: time.time_ns() + seconds * 10**9
+        )
+        for module in (admission, server_module):
+            monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(request_handler, "_now", lambda: clock.time_ns() // 1000)
+        run.mark("tea")
+        set_at = time.time() + seconds
+        one.read(lambda: (beat := one.subscriber.heartbeat) is not None and abs(beat.ts / 1e6 - set_at) < 600)
+        one.subscriber.request("mark", {"text": "cake"})
+        one.read(lambda: replies(one))
+    assert replies(one)[0].error is None
+    one.read(lambda: len([e for e in one.events if e.type == "mark"]) == 2)
 
 
 def test_request_that_cannot_be_encoded_fails_alone(server: Server, reader: Callable[..., Reader]) -> None:
