@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -46,8 +47,8 @@ class _Watch:
 
     rule: Rule
     metric: MetricPath | None = None
-    since: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """By source where the condition holds: the run's clock and the time from which on."""
+    since: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """By source where the condition holds: the run's clock and the seconds from which on."""
     active: set[str] = field(default_factory=set)
     """Sources that have an anomaly of the kind that the rule names."""
     is_raised: bool = False
@@ -73,6 +74,7 @@ class RuleJudge:
         run: id of the run, which the ids of its alerts are made of.
         raise_alert: takes what is raised.
         warn: takes a line about a rule that can never be raised.
+        monotonic: gives seconds; how long a condition has held does not depend on a clock that may be set.
     """
 
     def __init__(
@@ -81,9 +83,11 @@ class RuleJudge:
         run: str,
         raise_alert: Callable[[Raised], None],
         warn: Callable[[str], None],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run, self._raise, self._warn = run, raise_alert, warn
         self._watches = [_Watch(rule) for rule in rules]
+        self._monotonic = monotonic
         self._limiter = RateLimiter(ALERTS_PER_SECOND, BURST_ALERTS)
         self._slots: list[str] = []
         self._per_round = 1
@@ -141,9 +145,7 @@ class RuleJudge:
         else:
             assert watch.metric is not None
             numbers = watch.metric.numbers(event, self._slots, item.env)
-        held = [
-            (source, number) for source, number in numbers if self._has_held(watch, source, number, item.ns)
-        ]
+        held = [(source, number) for source, number in numbers if self._has_held(watch, source, number)]
         if held and not watch.is_raised:
             shown = ", ".join(source for source, _ in held[:MAX_SHOWN_SOURCES] if source)
             more = f" and {len(held) - MAX_SHOWN_SOURCES} more" if len(held) > MAX_SHOWN_SOURCES else ""
@@ -151,17 +153,18 @@ class RuleJudge:
             self._admit(watch, item, title=str(when), text=text, level="warning", value=held[0][1])
         watch.is_raised = bool(held)
 
-    def _has_held(self, watch: _Watch, source: str, number: float, ns: int) -> bool:
+    def _has_held(self, watch: _Watch, source: str, number: float) -> bool:
         """Whether the condition holds of a source, and has held long enough."""
         when = watch.rule.when
         if not when.holds(number):
             watch.since.pop(source, None)
             return False
-        clock, begun = watch.since.setdefault(source, (self._clock, ns))
+        now = self._monotonic()
+        clock, begun = watch.since.setdefault(source, (self._clock, now))
         if self._clock < clock:  # the loop's steps have gone back
-            clock, begun = watch.since[source] = self._clock, ns
+            clock, begun = watch.since[source] = self._clock, now
         seconds = SECONDS.get(when.unit)
-        passed = self._clock - clock + 1 if seconds is None else (ns - begun) / 1e9 / seconds
+        passed = self._clock - clock + 1 if seconds is None else (now - begun) / seconds
         return passed >= when.hold
 
     def _judge_incident(self, watch: _Watch, item: Emitted) -> None:

@@ -16,13 +16,15 @@ from tests.protocol.values import an_event
 
 
 class Run:
-    """A run whose events one rule judges; steps and epochs take a second."""
+    """A run whose events one rule judges; steps and epochs take a second by a clock that stands still."""
 
     def __init__(self, when: str, *, kind: str = "training") -> None:
         self.raised: list[Raised] = []
         self.warnings: list[str] = []
         rule = Rule(name="mine", when=parse_condition(when), run="pause")
-        self._judge = RuleJudge([rule], "7f3a01bc", self.raised.append, self.warnings.append)
+        self._judge = RuleJudge(
+            [rule], "7f3a01bc", self.raised.append, self.warnings.append, lambda: self._seconds
+        )
         self._seconds = 0
         slots = ["r0c0", "r0c1"]
         self.tell(an_event(ev.RunStarted, kind=kind, episode_epochs=10, slots=slots), 0)
@@ -31,7 +33,7 @@ class Run:
         """Judge an event; gives how many alerts it has raised."""
         before = len(self.raised)
         self._seconds += 1
-        item = Emitted(self._seconds * 10**9, event, None, Context(round=round_, epoch=epoch))
+        item = Emitted(10**18, event, None, Context(round=round_, epoch=epoch))
         self._judge.observe(spec_of(type(event)), [item])
         return len(self.raised) - before
 
