@@ -91,14 +91,14 @@ class Courier:
         """Make attempts until one succeeds, none can, or the run ends."""
         self._record.sync()
         pause, attempts = FIRST_PAUSE_SECONDS, 0
+        late_at = time.monotonic() + KEPT_SECONDS - max(0.0, time.time() - message["ts"] / 1e6)
         while True:
             attempts += 1
             try:
                 deliver(route.rule, route.delivery, message)
                 break
             except NotDelivered as error:
-                is_late = time.time() - message["ts"] / 1e6 > KEPT_SECONDS
-                if error.is_final or is_late:
+                if error.is_final or time.monotonic() > late_at:
                     self._give_up(route.delivery, message, attempts, str(error))
                     return
                 if attempts == 1:

@@ -7,6 +7,7 @@ import logging
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from esper_overwatch import connect, publish
 from esper_overwatch.protocol.alerts import courier
+from esper_overwatch.protocol.alerts.delivery import NotDelivered, deliver
 from esper_overwatch.protocol.alerts.record import AlertRecord, RecordLine
 from esper_overwatch.protocol.alerts.rules import AlertRulesError
 from esper_overwatch.protocol.errors import PublishError
@@ -101,6 +103,28 @@ def test_alerts_arrive_once_after_the_server_was_away(
     assert [post["title"] for _, post in receiver.posts] == [f"number {number}" for number in (1, 2, 3, 4)]
     assert set(receiver.keys.values()) == {1}
     assert [alert.id for alert in told() if alert.change == "sent"] == [*receiver.keys]
+
+
+def test_a_clock_that_is_set_gives_no_alert_up(
+    receiver: Receiver, write_rules: WriteRules, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[object] = []
+    in_two_days = time.time() + 2 * 86_400
+
+    def away_twice(*args: Any) -> None:
+        attempts.append(args)
+        if len(attempts) < 3:
+            monkeypatch.setattr(time, "time", lambda: in_two_days)
+            raise NotDelivered("the server is away")
+        deliver(*args)
+
+    monkeypatch.setattr(courier, "deliver", away_twice)
+    monkeypatch.setattr(courier, "FIRST_PAUSE_SECONDS", 0.01)
+    receiver.open()
+    with publish("loop", alerts=write_rules(CALLED.format(address=receiver.address))) as run:
+        run.alert("number 1")
+        until(lambda: len(changes("webhook")) == 2)
+    assert changes("webhook") == ["failing", "sent"]
 
 
 def test_kill_9_repeats_what_was_not_sent_under_its_key(
