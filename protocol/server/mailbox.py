@@ -24,8 +24,8 @@ class Command:
     uid: int | None
     pid: int | None
     reason: str
-    received: int
-    """Wall time, microseconds."""
+    received: float
+    """On the monotonic clock."""
 
     @property
     def author(self) -> str:

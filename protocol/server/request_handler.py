@@ -252,7 +252,7 @@ class RequestHandler:
                 uid=peer.uid,
                 pid=peer.pid,
                 reason=request.meta.reason,
-                received=_now(),
+                received=time.monotonic(),
             )
         )
         note = self._note() or waits

@@ -189,10 +189,8 @@ class Server:
 
     def done(self, command: Command, result: dict[str, Any]) -> None:
         """Report that a command has taken effect."""
-        seconds = time.time_ns() / 1e9 - command.received / 1e6
-        self.emitter.emit(
-            CommandDone(id=command.id, method=command.method, result=result, seconds=max(0.0, seconds))
-        )
+        seconds = time.monotonic() - command.received
+        self.emitter.emit(CommandDone(id=command.id, method=command.method, result=result, seconds=seconds))
 
     def progress(self, command: Command, done: int, total: int) -> None:
         """Report how far a command is, in epochs."""

@@ -109,7 +109,7 @@ def test_every_method_in_every_state(plane: Plane, method: Any, state: RunState)
 
 
 def test_an_accepted_command_reaches_the_trainer_whole(plane: Plane) -> None:
-    before = time.time_ns() // 1000
+    before = time.monotonic()
     reply = plane.ask(
         "telemetry.escalate",
         id_="x1",
@@ -125,7 +125,7 @@ def test_an_accepted_command_reaches_the_trainer_whole(plane: Plane) -> None:
     (command,) = plane.mailbox.poll()
     assert command.params == EscalateParams(epochs=7, env=3)
     assert (command.id, command.client, command.uid, command.pid) == ("x1", "me", 1000, 42)
-    assert before <= command.received <= time.time_ns() // 1000
+    assert before <= command.received <= time.monotonic()
     assert plane.audit == [
         CommandAccepted(
             id="x1",

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def system(n: int) -> ev.SystemSample:
     )
 
 
-def test_a_run_is_steered_with_req_and_json_alone(server: Server) -> None:
+def test_a_run_is_steered_with_req_and_json_alone(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     with Raw() as raw:
         hello, _ = raw.ask("qry", "hello")
         assert hello["jsonrpc"] == "2.0"
@@ -45,6 +46,8 @@ def test_a_run_is_steered_with_req_and_json_alone(server: Server) -> None:
         (command,) = until(server.mailbox.poll)
         assert (command.method, command.client, command.pid) == ("pause", "raw", os.getpid())
         server.set_state("PAUSED", "by raw")
+        tomorrow = time.time_ns() + 86_400 * 10**9
+        monkeypatch.setattr(time, "time_ns", lambda: tomorrow)  # the clock is set meanwhile
         server.done(command, {"epoch": 3})
         assert raw.ask("qry", "status")[0]["result"]["state"] == "PAUSED"
         until(lambda: raw.ask("qry", "status")[0]["result"]["seq"]["life"] >= 4)
