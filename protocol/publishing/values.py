@@ -108,7 +108,7 @@ def fit_step(step: Any, newest: int, note: Note) -> int:
         return check_step(step)
     except PublishError as error:
         try:
-            number = float(step)
+            number = float(step.detach() if hasattr(step, "detach") else step)
         except Exception:  # of the value's own code
             logger.debug("the step cannot be read as a number", exc_info=True)
             number = math.nan

@@ -89,6 +89,20 @@ class Hostile:
         raise ValueError("asked")
 
 
+class Tensor:
+    """One that needs a gradient: torch warns of a number made of it."""
+
+    def detach(self) -> float:
+        return 3.0
+
+    def __float__(self) -> float:
+        raise AssertionError("warned of")
+
+
+def test_step_that_needs_a_gradient_is_no_warning() -> None:
+    assert fit_step(Tensor(), 7, {}.__setitem__) == 3
+
+
 wild = st.one_of(anything, st.builds(Hostile), st.text(max_size=300), st.dictionaries(st.none(), anything))
 
 
