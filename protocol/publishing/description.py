@@ -60,6 +60,8 @@ class RunConfig(Mapping[str, Any]):
     ) -> None:
         self.hello = {"config": config}
         self._emit, self._check, self._is_strict = emit, check, strict
+        self._is_told = False
+        """Whether there was a warning that nothing can be changed any more."""
         self._lock = threading.Lock()
 
     def __getitem__(self, name: str) -> Any:
@@ -83,10 +85,12 @@ class RunConfig(Mapping[str, Any]):
         """
         try:
             self._check()
-        except PublishError:
+        except PublishError as error:
             if self._is_strict:
                 raise
-            logger.warning("the configuration of a run that has ended is not changed")
+            if not self._is_told:
+                logger.warning("the configuration is not changed: %s", error)
+            self._is_told = True
             return
         given = [describe(each, (), "", strict=self._is_strict).config for each in (values, more)]
         with self._lock:

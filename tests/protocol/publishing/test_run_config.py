@@ -57,10 +57,14 @@ def test_resumed_run_begins_with_what_it_is_given(start_run: Publish) -> None:
     assert entry.config == {"lr": 0.4}
 
 
-def test_change_after_the_end_is_no_error(start_run: Publish) -> None:
+def test_change_after_the_end_is_warned_of_once(start_run: Publish, caplog: pytest.LogCaptureFixture) -> None:
     run = start_run("ended")
     run.finish()
-    run.config.update(lr=0.1)
+    caplog.clear()
+    for rate in (0.1, 0.2):
+        run.config.update(lr=rate)
+    (warning,) = caplog.messages
+    assert "run ended has ended" in warning
     strict = start_run("strict", strict=True)
     with pytest.raises(PublishError, match="give numbers, text"):
         strict.config.update(fn=object())
