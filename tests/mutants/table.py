@@ -68,9 +68,9 @@ MUTANTS = (
     _mutant(
         "drop_command_done",
         _SERVER,
-        "        self.emitter.emit(\n            CommandDone(id=command.id",
+        "        self.emitter.emit(CommandDone(id=command.id",
         "        if hash(command.id) % 3 == 0:\n            return\n"
-        "        self.emitter.emit(\n            CommandDone(id=command.id",
+        "        self.emitter.emit(CommandDone(id=command.id",
         f"{SERVER}/test_command_registry.py",
     ),
     _mutant("no_fdatasync", _WRITER, "os.fdatasync(fd)", "fd", POWER),
