@@ -193,7 +193,6 @@ class Following:
 
     def __init__(self, log: EventLog, *, client: str) -> None:
         self._log, self._subscriber = log, Subscriber(log.name, client=client)
-        self.is_joined = False
         self._early: list[Item] = []
         end = time.monotonic() + JOIN_SECONDS
         while self._is_joining and time.monotonic() < end:
