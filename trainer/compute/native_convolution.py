@@ -14,9 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .operators import define_operator
-from .torch_private import below_autograd
-
 kernel: ModuleType | None
 try:
     from . import _native_convolution as kernel
@@ -91,7 +88,12 @@ def convolve(
 
     Where gradients are recorded there is neither a bias nor a ReLU nor a pool.
     """
-    out: Tensor = torch.ops.esper.convolve(x, weight, bias, groups, relu, pool)
+    if not _is_recorded(x, weight):
+        return _convolve(x, weight, bias, groups, relu=relu, pool=pool)
+    assert bias is None
+    assert not relu
+    assert not pool
+    out: Tensor = _Convolve.apply(x, weight, groups)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -113,12 +115,15 @@ def convolve_normed(
         [B, n*O, H, W] (of the halved map where there is a pool), and where no gradients are recorded the
         mean and the biased variance that the norm took, [n*O].
     """
-    tensors = (x, weight, scale, shift)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        out: Tensor = _ConvolveNormed.apply(*tensors, pool)  # type: ignore[no-untyped-call]
+    if _is_recorded(x, weight, scale, shift):
+        out: Tensor = _ConvolveNormed.apply(x, weight, scale, shift, pool)  # type: ignore[no-untyped-call]
         return out, out, out
-    made, _, mean, variance, _, _ = torch.ops.esper.convolve_normed(*tensors, pool, False)
+    made, _, mean, variance, _, _ = _convolve_normed(x, weight, scale, shift, pool=pool, keep=False)
     return made, mean, variance
+
+
+def _is_recorded(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def _sizes(x: Tensor, weight: Tensor, groups: int = 1) -> tuple[int, ...]:
@@ -135,8 +140,8 @@ def _is_shared(x: Tensor, weight: Tensor, groups: int = 1) -> bool:
 
 def in_rows(values: Tensor) -> Tensor:
     """A tensor [n, ...] with each network's numbers in one piece, wherever the next one's begin."""
-    one = values[0] if values.dim() > 1 else values  # [n*O] has all networks' in one piece
-    return values if one.is_contiguous() else values.contiguous()
+    is_in_rows = values.is_contiguous() or (values.dim() > 1 and values[0].is_contiguous())
+    return values if is_in_rows else values.contiguous()
 
 
 def laid_out(x: Tensor) -> Tensor:
@@ -177,7 +182,9 @@ def addresses_of(**tensors: Tensor | None) -> tuple[int, ...]:
     return tuple(addresses)
 
 
-def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, relu: bool, pool: bool) -> Tensor:
+def _convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *, relu: bool = False, pool: bool = False
+) -> Tensor:
     assert kernel is not None
     x, weight = laid_out(x), in_rows(weight)
     large = x if pool else None
@@ -191,19 +198,13 @@ def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, relu:
 
 
 def _convolve_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, groups: int, to_x: bool, to_weight: bool
-) -> tuple[Tensor, Tensor]:
+    grad: Tensor, x: Tensor, weight: Tensor, groups: int, *, to_x: bool, to_weight: bool
+) -> tuple[Tensor | None, Tensor | None]:
     assert kernel is not None
     x, grad, weight = laid_out(x), laid_out(grad), in_rows(weight)
-    of_x = _empty(x, x.shape[1]) if to_x else x.new_empty(0)
-    of_weight = weight.new_empty(weight.shape if to_weight else 0)
-    addresses = addresses_of(
-        x=x,
-        weight=weight,
-        grad=grad,
-        to_x=of_x if to_x else None,
-        to_weight=of_weight if to_weight else None,
-    )
+    of_x = _empty(x, x.shape[1]) if to_x else None
+    of_weight = weight.new_empty(weight.shape) if to_weight else None
+    addresses = addresses_of(x=x, weight=weight, grad=grad, to_x=of_x, to_weight=of_weight)
     is_shared = _is_shared(x, weight, groups)
     assert not (to_x and is_shared), "only the last network's part would be found; is_taken refuses it"
     flags = (0, 0, 0, 0, 0, is_shared, groups > 1, False, NO_NORM)
@@ -234,10 +235,11 @@ def _convolve_normed(
     weight: Tensor,
     scale: Tensor,
     shift: Tensor,
+    *,
     pool: bool,
     keep: bool,
-) -> tuple[Tensor, ...]:
-    """y, what the norm is given, mean, variance, the pooled x and its places; nothing where none are kept."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """y, what the norm is given, mean, variance, x behind its pool, the pool's places if they are kept."""
     assert kernel is not None
     x, weight, scale, shift = laid_out(x), in_rows(weight), in_rows(scale), in_rows(shift)
     large = x if pool else None
@@ -261,9 +263,6 @@ def _convolve_normed(
     )
     sizes = _norm_sizes(x, weight, scale, shift, large)
     kernel.convolve(instruction_set(), addresses, sizes)
-    if places is None:
-        raw = raw if keep else x.new_empty(0)
-        return y, raw, mean, variance, x.new_empty(0), x.new_empty(0)
     return y, raw, mean, variance, x, places
 
 
@@ -276,12 +275,12 @@ def _convolve_normed_backward(
     raw: Tensor,
     mean: Tensor,
     variance: Tensor,
-    places: Tensor,
-    height: int,
-    width: int,
+    places: Tensor | None,
+    *,
+    size: torch.Size,
     to_x: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x (before its pool where it has places: `height` and `width`), weight and norm."""
+) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
+    """Gradients of x (before its pool where it has places, of that size), weight and norm."""
     assert kernel is not None
     assert not (to_x and _is_shared(x, weight)), "as in _convolve_backward"
     x, grad, weight, scale, shift = (
@@ -291,10 +290,9 @@ def _convolve_normed_backward(
         in_rows(scale),
         in_rows(shift),
     )
-    of_x = _empty(x, x.shape[1]) if to_x else x.new_empty(0)
+    of_x = _empty(x, x.shape[1]) if to_x else None
     of_large = None
-    if to_x and places.numel():
-        size = (*x.shape[:2], height, width)
+    if to_x and places is not None:
         of_large = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
     of_weight, of_scale, of_shift = (t.new_empty(t.shape) for t in (weight, scale, shift))
     addresses = addresses_of(
@@ -306,7 +304,7 @@ def _convolve_normed_backward(
         raw=raw,
         mean=mean,
         variance=variance,
-        to_x=of_x if to_x else None,
+        to_x=of_x,
         to_weight=of_weight,
         to_scale=of_scale,
         to_shift=of_shift,
@@ -318,108 +316,29 @@ def _convolve_normed_backward(
     return of_x if of_large is None else of_large, of_weight, of_scale, of_shift
 
 
-def _fake_convolve(x: Tensor, weight: Tensor, *how: Any) -> Tensor:
-    height, width = (side // 2 for side in x.shape[2:]) if how[-1] else x.shape[2:]
-    return laid_out(x.new_empty(x.shape[0], weight.shape[0] * weight.shape[1], height, width))
-
-
-def _fake_convolve_backward(
-    _grad: Tensor, x: Tensor, weight: Tensor, _groups: int, to_x: bool, to_weight: bool
-) -> tuple[Tensor, Tensor]:
-    of_x = torch.empty_like(x, memory_format=torch.channels_last) if to_x else x.new_empty(0)
-    return of_x, weight.new_empty(weight.shape if to_weight else 0)
-
-
-def _fake_convolve_normed(
-    x: Tensor, weight: Tensor, _scale: Tensor, _shift: Tensor, pool: bool, keep: bool
-) -> tuple[Tensor, ...]:
-    y = _fake_convolve(x, weight, pool)
-    size = weight.shape[0] * weight.shape[1]
-    raw = torch.empty_like(y) if keep else x.new_empty(0)
-    found = y, raw, x.new_empty(size), x.new_empty(size)
-    if not pool or not keep:
-        return *found, x.new_empty(0), x.new_empty(0)
-    pooled = laid_out(x.new_empty(*x.shape[:2], *y.shape[2:]))
-    return *found, pooled, torch.empty_like(pooled, dtype=torch.uint8)
-
-
-def _fake_convolve_normed_backward(
-    _grad: Tensor, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *_, places, height, width, to_x = rest
-    size = (*x.shape[:2], height, width) if places.numel() else x.shape
-    of_x = laid_out(x.new_empty(size)) if to_x else x.new_empty(0)
-    return of_x, torch.empty_like(weight), torch.empty_like(scale), torch.empty_like(shift)
-
-
 class _Convolve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, groups: int) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.groups = groups
-        with below_autograd():
-            return convolve(x, weight, None, groups)
+        return _convolve(x, weight, None, groups)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        to_x, to_weight = ctx.needs_input_grad[:2]
-        of_x, of_weight = torch.ops.esper.convolve_backward(
-            grad, *ctx.saved_tensors, ctx.groups, to_x, to_weight
-        )
-        return of_x if to_x else None, of_weight if to_weight else None, None
+        x, weight = ctx.saved_tensors
+        to_x, to_weight, _ = ctx.needs_input_grad
+        return *_convolve_backward(grad, x, weight, ctx.groups, to_x=to_x, to_weight=to_weight), None
 
 
 class _ConvolveNormed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, pool: bool) -> Tensor:
-        with below_autograd():
-            y, *found, pooled, places = torch.ops.esper.convolve_normed(x, weight, scale, shift, pool, True)
-        ctx.save_for_backward(pooled if pool else x, weight, scale, shift, *found, places)
-        ctx.size = x.shape[2:]
-        return y  # type: ignore[no-any-return]
+        y, *found, seen, places = _convolve_normed(x, weight, scale, shift, pool=pool, keep=True)
+        ctx.save_for_backward(seen, weight, scale, shift, *found, places)
+        ctx.size = x.shape
+        return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         to_x = ctx.needs_input_grad[0]
-        of_x, *others = torch.ops.esper.convolve_normed_backward(grad, *ctx.saved_tensors, *ctx.size, to_x)
-        return of_x if to_x else None, *others, None
-
-
-def _recorded_convolve(
-    x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, relu: bool, pool: bool
-) -> Tensor:
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
-        assert bias is None
-        assert not relu
-        assert not pool
-        out: Tensor = _Convolve.apply(x, weight, groups)  # type: ignore[no-untyped-call]
-        return out
-    with below_autograd():
-        return convolve(x, weight, bias, groups, relu=relu, pool=pool)
-
-
-define_operator(
-    "convolve(Tensor x, Tensor weight, Tensor? bias, int groups, bool relu, bool pool) -> Tensor",
-    on_cpu=_convolve,
-    fake=_fake_convolve,
-    recorded=_recorded_convolve,
-)
-define_operator(
-    "convolve_backward(Tensor grad, Tensor x, Tensor weight, int groups, bool to_x, bool to_weight)"
-    " -> (Tensor, Tensor)",
-    on_cpu=_convolve_backward,
-    fake=_fake_convolve_backward,
-)
-define_operator(
-    "convolve_normed(Tensor x, Tensor weight, Tensor scale, Tensor shift, bool pool, bool keep)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    on_cpu=_convolve_normed,
-    fake=_fake_convolve_normed,
-)
-define_operator(
-    "convolve_normed_backward(Tensor grad, Tensor x, Tensor weight, Tensor scale, Tensor shift, Tensor raw,"
-    " Tensor mean, Tensor variance, Tensor places, int height, int width, bool to_x)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
-    on_cpu=_convolve_normed_backward,
-    fake=_fake_convolve_normed_backward,
-)
+        return *_convolve_normed_backward(grad, *ctx.saved_tensors, size=ctx.size, to_x=to_x), None

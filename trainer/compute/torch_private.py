@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 __all__ = [
     "all_threads_profiler_config",
     "assert_on_device",
-    "below_autograd",
     "check_allocator_settings",
     "clear_cublas_workspaces",
     "copy_each_",
@@ -47,12 +45,6 @@ def memory_key(tensor: Tensor) -> tuple[object, ...]:
 def assert_on_device(holds: Tensor, message: str) -> None:
     """Assert a bool [] without waiting for the device: a CPU raises at once, a GPU with a later operation."""
     torch._assert_async(holds, message)
-
-
-def below_autograd() -> AbstractContextManager[object]:
-    """Make operators of `torch.library` run their computation, not what records it for the gradients."""
-    guard: AbstractContextManager[object] = torch._C._AutoDispatchBelowAutograd()
-    return guard
 
 
 def check_allocator_settings(settings: str) -> None:

@@ -236,7 +236,7 @@ def choose_execution(
     execution = Execution.as_configured(config)
     if config.envs.convolution == "auto" and data.kind == "images" and execution.amp == "off":
         if config.compile.mode != "off":
-            reason = "torch.compile does not trace the fused operators of the kernel"
+            reason = "torch.compile does not trace calls of the kernel"
         if reason:
             logger.info("hosts convolve by torch, not natively: %s", reason)
         else:

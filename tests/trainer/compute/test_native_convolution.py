@@ -322,31 +322,3 @@ def test_averages_of_batches_are_those_of_torch() -> None:
             out = NATIVE.batch_norm_averaged(*tensors, *found, batches)
             assert_close(out, GROUPED.batch_norm_averaged(*(t.double() for t in tensors), *expected, batches))
     assert_close(found, expected)
-
-
-QUICK_CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
-
-
-@pytest.mark.parametrize(
-    "checks", [QUICK_CHECKS, pytest.param(("test_aot_dispatch_dynamic",), marks=pytest.mark.slow)], ids=len
-)
-@pytest.mark.parametrize("groups", [1, 4])
-def test_operators_keep_the_promises_of_torch_library(groups: int, checks: tuple[str, ...]) -> None:
-    x = torch.randn(3, 8, 5, 5).contiguous(memory_format=torch.channels_last)
-    weight, grad = torch.randn(2, 4, 4 // groups, 3, 3), torch.randn_like(x)
-    leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
-    forward, backward = torch.ops.esper.convolve.default, torch.ops.esper.convolve_backward.default
-    for pool in (False, True):
-        arguments = (x if pool else leaves[0], leaves[1].detach() if pool else leaves[1], None)
-        torch.library.opcheck(forward, (*arguments, groups, False, pool), test_utils=checks)
-    torch.library.opcheck(backward, (grad, x, weight, groups, True, True), test_utils=checks)
-    weight, scale = torch.randn(2, 4, 4, 3, 3), torch.randn(2, 4)
-    normed, normed_backward = (
-        torch.ops.esper.convolve_normed.default,
-        torch.ops.esper.convolve_normed_backward.default,
-    )
-    for pool in (False, True):
-        torch.library.opcheck(normed, (x, weight, scale, scale, pool, True), test_utils=checks)
-        y, *kept, pooled, places = normed(x, weight, scale, scale, pool, True)
-        arguments = (y, pooled if pool else x, weight, scale, scale, *kept, places, *x.shape[2:], True)
-        torch.library.opcheck(normed_backward, arguments, test_utils=checks)
