@@ -1,6 +1,6 @@
 // The seeds in a slot of hosts side by side, see native_seeds.py; included by native_convolution.cpp. One seed after
-// the other is taken through its layers, so that none depends on which others there are, some images at a time, so
-// that what a layer makes is in the caches for the next: no layer mixes images.
+// the other is taken through its layers, so that none depends on which others there are, with some images at a time,
+// so that what a layer makes is in the caches for the next: no layer mixes images.
 
 namespace {
 
@@ -331,17 +331,18 @@ void derive_row(const SeedSlot &slot, const SeedRow &row, float alpha, const Row
     slot.set->add_pixels(slot.to_host + row.host * channels, slot.step(), pixels, (int)channels, to_x, grad);
 }
 
-// Visit each row's blocks of images, with what they keep.
+// Visit each block of images for each row, with what they keep: neighbouring hosts share cache lines.
 template <typename Visit> void for_blocks(const SeedSlot &slot, Visit visit) {
     float *at = slot.kept;
-    for (long i = 0; i < slot.num_rows; i++)
-        for (long first = 0, images = slot.block_images(); first < slot.batch; first += images) {
-            const SeedSlot part = slot.part(first, std::min(images, (long)slot.batch - first));
+    for (long first = 0, images = slot.block_images(); first < slot.batch; first += images) {
+        const SeedSlot part = slot.part(first, std::min(images, (long)slot.batch - first));
+        for (long i = 0; i < slot.num_rows; i++) {
             if (!slot.kept) at = room(buffers.kept, RowMemory(part, slot.rows[i], nullptr).end - (float *)nullptr);
             const RowMemory memory(part, slot.rows[i], at);
             visit(part, slot.rows[i], slot.alpha[i], memory);
             at = memory.end;
         }
+    }
 }
 
 void run_seeds(const SeedSlot &slot) { for_blocks(slot, run_row); }

@@ -37,8 +37,10 @@ template <int L> static inline Vector<L> tangent(Vector<L> v) {
 
 static void take_pixels(const float *host, long step, int pixels, int channels, float *x) {
     FOR_CHANNELS({
-        for (int p = 0; p < pixels; p++)
+        for (int p = 0; p < pixels; p++) {
+            __builtin_prefetch(host + p * step + c + AHEAD_FLOATS);
             store<L>(x + (long)p * channels + c, load_some<L>(host + p * step + c, count), count);
+        }
     })
 }
 
