@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,16 +27,13 @@ FIND_INTERVAL_SECONDS = 0.5
 REFUSED_RETRY_SECONDS = 5.0
 
 
-class DaemonConnection:
-    """A subscription and the request sockets of one client. Never blocks; not thread-safe.
+class DaemonConnection(ABC):
+    """A subscription and the request sockets of one client, its base. Never blocks; not thread-safe.
 
     Args:
         source: finds the run.
         client: how the client calls itself in the audit events.
         topics: to subscribe to.
-        on_open: called when the sockets to a daemon were opened, another one's than before or again.
-        on_close: called when they were closed.
-        on_hello: called when the daemon has said who it is.
         leases: as in `PendingRequests`.
     """
 
@@ -45,25 +43,21 @@ class DaemonConnection:
         *,
         client: str,
         topics: Sequence[bytes],
-        on_open: Callable[[], None],
-        on_close: Callable[[], None],
-        on_hello: Callable[[], None],
         leases: dict[str, str] | None = None,
     ) -> None:
         self._source = source
         self._topics = tuple(topics)
-        self._on_open, self._on_close, self._on_hello = on_open, on_close, on_hello
         self._context: ZmqContext = zmq.Context()
         self._ev: ConnectedSocket | None = None
         self._lost_boot = self._unfound = False
         self._heartbeat_at = 0.0
         self._find_at = 0.0
-        self.requests = PendingRequests(client, leases)
-        self.target: Target | None = None
+        self._requests = PendingRequests(client, leases)
+        self._target: Target | None = None
         """The daemon as it was found."""
         self.boot: str | None = None
         """The boot of the daemon that is followed."""
-        self.is_reopened = False
+        self._is_reopened = False
         """True if another boot, or this one, was followed before."""
         self.problem: str | None = None
         """Why there is no connection, in words; None where there is one."""
@@ -72,10 +66,22 @@ class DaemonConnection:
         self.heartbeat: Heartbeat | None = None
         """The newest one."""
 
+    @abstractmethod
+    def _on_open(self) -> None:
+        """The sockets to a daemon were opened, another one's than before or again."""
+
+    @abstractmethod
+    def _on_close(self) -> None:
+        """They were closed."""
+
+    @abstractmethod
+    def _on_hello(self) -> None:
+        """The daemon has said who it is."""
+
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """Open sockets, for a poller or an event loop."""
-        return [*self.requests.sockets, *([self._ev.socket] if self._ev else [])]
+        """Open sockets, for a poller or an event loop; only `drain` reads from them."""
+        return [*self._requests.sockets, *([self._ev.socket] if self._ev else [])]
 
     @property
     def age(self) -> float | None:
@@ -85,27 +91,22 @@ class DaemonConnection:
     @property
     def run(self) -> Target | None:
         """The run that is followed: as it was found, and since `hello` by its own name."""
-        if self.target is None or self.hello is None:
-            return self.target
+        if self._target is None or self.hello is None:
+            return self._target
         hello = self.hello
-        return replace(self.target, name=hello["name"], id=hello["run"], pid=hello["pid"])
+        return replace(self._target, name=hello["name"], id=hello["run"], pid=hello["pid"])
 
-    @property
-    def is_gone(self) -> bool:
-        """True if the daemon is known to be dead."""
-        return self._source.is_gone
-
-    def link_state(self, *, is_joined: bool) -> LinkState:
+    def _link_state(self, *, is_joined: bool) -> LinkState:
         """State of the link, from the heartbeat and the run's lock.
 
         Args:
             is_joined: whether the streams have been joined.
         """
-        if self.target is None:
+        if self._target is None:
             return "searching"
         if self.heartbeat is not None and self.heartbeat.bye is not None:
             return "ended"
-        if self.is_gone or self.problem is not None:
+        if self._source.is_gone or self.problem is not None:
             return "lost"
         if self.age is None or not is_joined:
             return "connecting"
@@ -113,14 +114,14 @@ class DaemonConnection:
             return "lost"
         return _BY_SEVERITY[THRESHOLDS["link_age"].severity(self.age)]
 
-    def step(self) -> None:
+    def _step(self) -> None:
         """Keep up the connection, and look for a daemon where there is none."""
         self._source.step()
         self._find()
         self._watch_handshakes()
-        self.requests.step()
+        self._requests.step()
 
-    def receive(self) -> list[bytes] | None:
+    def _receive(self) -> list[bytes] | None:
         """The frames of the next published message; None where none waits."""
         if self._ev is None:
             return None
@@ -146,54 +147,54 @@ class DaemonConnection:
             return
         if self._unfound:
             self.problem, self._unfound = None, False
-        if self._lost_boot or target != self.target:
+        if self._lost_boot or target != self._target:
             self._open(target)
 
     def _open(self, target: Target) -> None:
-        self.is_reopened = self.boot is not None
+        self._is_reopened = self.boot is not None
         self._close_sockets()
-        self.target, self.boot, self._lost_boot = target, target.boot, False
+        self._target, self.boot, self._lost_boot = target, target.boot, False
         self.problem = self.heartbeat = self.hello = None
         self._ev = target.open(self._context, zmq.SUB, "ev", self._topics)
-        self.requests.attach(self._context, target)
+        self._requests.attach(self._context, target)
         self._on_open()
 
     def _watch_handshakes(self) -> None:
         """Report a key that is refused, and try again later."""
-        found = self.requests.problem() or (self._ev.problem() if self._ev else None)
+        found = self._requests.problem() or (self._ev.problem() if self._ev else None)
         if found is None:
             return
         self._close_sockets()
         self.problem, self.heartbeat, self._lost_boot = found, None, True
         self._find_at = time.monotonic() + REFUSED_RETRY_SECONDS
 
-    def take_heartbeat(self, heartbeat: Heartbeat) -> bool:
+    def _take_heartbeat(self, heartbeat: Heartbeat) -> bool:
         """Note a heartbeat; False where it is another boot's, which is then followed instead."""
-        if not self.claim_boot(heartbeat.boot):
+        if not self._claim_boot(heartbeat.boot):
             return False
         self.heartbeat = heartbeat
         self._heartbeat_at = time.monotonic()
-        self.requests.check_clock(heartbeat.ts)
+        self._requests.check_clock(heartbeat.ts)
         return True
 
-    def claim_boot(self, boot: str) -> bool:
+    def _claim_boot(self, boot: str) -> bool:
         """Follow this boot if none is followed yet; True if it is the followed one. Else start over."""
         if self.boot is None:
             self.boot = boot
         if boot != self.boot:
-            self.lose_boot()
+            self._lose_boot()
         return boot == self.boot
 
-    def lose_boot(self) -> None:
+    def _lose_boot(self) -> None:
         """Another boot answers at this address: start over as soon as its connection file is found."""
         self._close_sockets()
         self._heartbeat_at, self.heartbeat = 0.0, None
         self._lost_boot = True
         self._find_at = 0.0
 
-    def ask_hello(self) -> None:
+    def _ask_hello(self) -> None:
         """Ask the daemon who it is; `on_hello` follows its answer."""
-        self.requests.submit(PendingRequest("hello", {}, self._take_hello, None))
+        self._requests.submit(PendingRequest("hello", {}, self._take_hello, None))
 
     def _take_hello(self, request: PendingRequest, reply: Reply | None, _: Body) -> None:
         assert reply is not None
@@ -205,18 +206,18 @@ class DaemonConnection:
             self.problem = f"the daemon does not speak protocol {PROTOCOL_VERSION}: {theirs}"
             self._close_sockets()
             return
-        if not self.claim_boot(reply.meta.boot):
+        if not self._claim_boot(reply.meta.boot):
             return
         self.hello = reply.result
         half_way = time.time_ns() // 1000 - int((time.monotonic() - request.sent) / 2 * 1e6)
-        self.requests.identify(reply.meta.boot, reply.meta.ts - half_way)
+        self._requests.identify(reply.meta.boot, reply.meta.ts - half_way)
         self._on_hello()
 
     def _close_sockets(self) -> None:
         if self._ev is not None:
             self._ev.close()
             self._ev = None
-        self.requests.detach()
+        self._requests.detach()
         self._on_close()
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.errors import WireError
 from esper_overwatch.protocol.journal.reader import newest_lines
 from esper_overwatch.protocol.messages.commands import Reply
-from esper_overwatch.protocol.messages.headers import Heartbeat, Window
+from esper_overwatch.protocol.messages.headers import Window
 from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
 from esper_overwatch.protocol.storage.folders import StrPath
 
@@ -42,7 +42,7 @@ MAX_EARLY_BATCHES = 4_096
 MAX_READY_LINES = 20_000
 
 
-class Subscriber:
+class Subscriber(DaemonConnection):
     """Follows one run. Made before any run exists, it waits for one. Not thread-safe.
 
     Args:
@@ -72,21 +72,12 @@ class Subscriber:
         self._streams = tuple(s for s in streams if not (thin and s in ("metric", "trace")))
         """Those that are read in full; a snapshot has all that were asked for."""
         self._view = NewestLines() if thin and "metric" in streams else None
-        self._source = source or make_target_source(name, home)
         self._owns_source = source is None
         topics = [TOPICS[stream] for stream in self._streams]
         if self._view is not None:
             topics.append(VIEW_TOPIC)
-        self._connection = DaemonConnection(
-            self._source,
-            client=client,
-            topics=(*topics, HEARTBEAT_TOPIC),
-            on_open=self._start_joining,
-            on_close=self._forget_requests,
-            on_hello=self._take_hello,
-            leases=leases,
-        )
-        self._requests = self._connection.requests
+        source = source or make_target_source(name, home)
+        super().__init__(source, client=client, topics=(*topics, HEARTBEAT_TOPIC), leases=leases)
         self._phase: Literal["barrier", "hello", "snapshot", "joined"] = "barrier"
         self._sequencers: dict[str, Sequencer] = {}
         self._early: list[tuple[str, int, list[bytes]]] = []
@@ -101,7 +92,7 @@ class Subscriber:
     def drain(self, budget_s: float = 0.01) -> list[Item]:
         """Everything that is there by now, in order; never blocks, and stops after about `budget_s`."""
         end = time.monotonic() + budget_s
-        self._connection.step()
+        self._step()
         while len(self._ready) < MAX_READY_LINES and self._read_one():
             if time.monotonic() > end:
                 break
@@ -145,11 +136,6 @@ class Subscriber:
             poller.register(socket, zmq.POLLIN)
         poller.poll(int(self.patience(timeout) * 1000))
 
-    @property
-    def sockets(self) -> list[zmq.Socket[bytes]]:
-        """Open sockets, for a poller or an event loop; only `drain` reads from them."""
-        return self._connection.sockets
-
     def patience(self, timeout: float) -> float:
         """Time for which `drain` may be left alone if nothing can be read: less if a request waits."""
         return min(timeout, 0.01) if any(call.sent is None for call in self._requests.pending) else timeout
@@ -158,36 +144,6 @@ class Subscriber:
     def is_caught_up(self) -> bool:
         """True if the snapshot and all that was received since have been handed out, without a hole."""
         return self._phase == "joined" and not self._ready and not self._repairing
-
-    @property
-    def age(self) -> float | None:
-        """Seconds since the last heartbeat, None before the first."""
-        return self._connection.age
-
-    @property
-    def run(self) -> Target | None:
-        """The run that is followed: as it was found, and since `hello` by its own name."""
-        return self._connection.run
-
-    @property
-    def boot(self) -> str | None:
-        """The boot of the daemon that is followed."""
-        return self._connection.boot
-
-    @property
-    def problem(self) -> str | None:
-        """Reason why there is no connection; None where there is one."""
-        return self._connection.problem
-
-    @property
-    def hello(self) -> dict[str, Any] | None:
-        """The daemon's description of itself."""
-        return self._connection.hello
-
-    @property
-    def heartbeat(self) -> Heartbeat | None:
-        """The newest one."""
-        return self._connection.heartbeat
 
     @property
     def lease(self) -> str:
@@ -223,7 +179,7 @@ class Subscriber:
 
     def close(self) -> None:
         """Close the sockets."""
-        self._connection.close()
+        super().close()
         if self._owns_source:
             self._source.close()
 
@@ -233,20 +189,20 @@ class Subscriber:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start_joining(self) -> None:
+    def _on_open(self) -> None:
         """The sockets to a daemon are open: nothing is known of its streams."""
         self._sequencers, self._phase = {}, "barrier"
         self._enter("connecting")
 
-    def _forget_requests(self) -> None:
+    def _on_close(self) -> None:
         """The sockets are closed: what was asked of that daemon is not answered any more."""
         self._early.clear()
         self._repairing.clear()
 
-    def _take_hello(self) -> None:
-        run, connection = self.run, self._connection
+    def _on_hello(self) -> None:
+        run = self.run
         assert run is not None
-        boot = f"{'new boot' if connection.is_reopened else 'boot'} {connection.boot}"
+        boot = f"{'new boot' if self._is_reopened else 'boot'} {self.boot}"
         self._reason = f"run {run.name}, {boot}"
         self._ask_snapshot()
 
@@ -258,7 +214,7 @@ class Subscriber:
     def _take_snapshot(self, _: PendingRequest, reply: Reply | None, body: Body) -> None:
         assert reply is not None
         if reply.result is None:
-            self._connection.lose_boot()
+            self._lose_boot()
             return
         self._ready.append(Reset(self._reason))
         self._ready.extend(lines_of(body))
@@ -275,7 +231,7 @@ class Subscriber:
             self._deliver(stream, first, lines)
 
     def _read_one(self) -> bool:
-        frames = self._connection.receive()
+        frames = self._receive()
         if frames is None:
             return False
         self.stats.bytes += sum(map(len, frames))
@@ -289,9 +245,10 @@ class Subscriber:
         if frames[0] == HEARTBEAT_TOPIC:
             if self._phase == "barrier":
                 self._phase = "hello"
-                self._connection.ask_hello()
-            if len(frames) > 1:
-                self._take_heartbeat(decode_heartbeat(frames[1]))
+                self._ask_hello()
+            if len(frames) > 1 and self._take_heartbeat(heartbeat := decode_heartbeat(frames[1])):
+                for stream, sequencer in self._sequencers.items():
+                    sequencer.note_latest(heartbeat.last.get(stream, 0))
             return
         if len(frames) != 3:
             raise WireError(f"a batch has 3 frames, this has {len(frames)}")
@@ -299,7 +256,7 @@ class Subscriber:
             self._take_view(frames)
             return
         header, lines = decode_batch(frames[1], frames[2])
-        if not self._connection.claim_boot(header.boot):
+        if not self._claim_boot(header.boot):
             return
         if self._phase == "joined":
             self._deliver(header.stream, header.first, lines)
@@ -309,17 +266,11 @@ class Subscriber:
     def _take_view(self, frames: list[bytes]) -> None:
         header, lines = decode_view(frames[1], frames[2])
         if header.boot != self.boot:
-            self._connection.lose_boot()
+            self._lose_boot()
             return
         self.windows = header.windows
         if self._phase == "joined" and self._view is not None:
             self._ready.extend(self._view.push(lines))
-
-    def _take_heartbeat(self, heartbeat: Heartbeat) -> None:
-        if not self._connection.take_heartbeat(heartbeat):
-            return
-        for stream, sequencer in self._sequencers.items():
-            sequencer.note_latest(heartbeat.last.get(stream, 0))
 
     def _deliver(self, stream: str, first: int, lines: list[bytes]) -> None:
         sequencer = self._sequencers.get(stream)
@@ -379,9 +330,9 @@ class Subscriber:
         self.stats.last_bad = str(error)
 
     def _update_state(self) -> None:
-        state = self._connection.link_state(is_joined=self._phase == "joined")
-        if self._connection.is_gone or state == "ended":
-            self._recover_tail(self._connection.target)
+        state = self._link_state(is_joined=self._phase == "joined")
+        if self._source.is_gone or state == "ended":
+            self._recover_tail(self._target)
         self._enter(state)
 
     def _recover_tail(self, target: Target | None) -> None:
