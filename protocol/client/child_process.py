@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import queue
 import signal
 import subprocess
 import tempfile
@@ -34,13 +33,13 @@ class ChildProcess:
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
         if not is_piped:
             self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-            self._process = _starter.start(command, self._out, self._err)
+            self._process = _start(command, self._out, self._err)
             return
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         self._out = open(reader, "rb", buffering=0)  # noqa: SIM115
         with open(writer, "wb", buffering=0) as far_end:
-            self._process = _starter.start(command, far_end, self._err)
+            self._process = _start(command, far_end, self._err)
 
     def take(self) -> bytes:
         """What has come through the pipe since, up to a MiB; never waits."""
@@ -86,58 +85,29 @@ class ChildProcess:
         self._err.close()
 
 
-class _Starter:
-    """The thread that starts children: Linux takes the end of the thread that forked for the parent's death.
+def _start(command: Sequence[str], out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Run a command from a thread that waits for its end: Linux takes a thread's end for the parent's death.
 
-    It lives as long as the process; after a fork the new process begins its own with the first child.
+    Raises:
+        OSError: it cannot be run.
     """
-
-    def __init__(self) -> None:
-        self._begin = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
-
-    def start(self, command: Sequence[str], out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Run a command.
-
-        Raises:
-            OSError: it cannot be run.
-        """
-        with self._begin:
-            if self._thread is None or not self._thread.is_alive():
-                self._orders = queue.SimpleQueue()
-                self._thread = threading.Thread(
-                    target=_start_all, args=(self._orders,), name="esper-children", daemon=True
-                )
-                self._thread.start()
-        order = _Order(command, out, err)
-        self._orders.put(order)
-        return order.process.result()
+    process: Future[subprocess.Popen[bytes]] = Future()
+    threading.Thread(target=_run, args=(process, command, out, err), name="esper-child", daemon=True).start()
+    return process.result()
 
 
-class _Order:
-    """A command to be run, and the process that came of it."""
-
-    def __init__(self, command: Sequence[str], out: IO[bytes], err: IO[bytes]) -> None:
-        self.command, self.out, self.err = command, out, err
-        self.process: Future[subprocess.Popen[bytes]] = Future()
-
-
-def _start_all(orders: queue.SimpleQueue[_Order]) -> None:
-    while True:
-        order = orders.get()
-        try:
-            process = subprocess.Popen(
-                order.command,
-                stdin=subprocess.DEVNULL,
-                stdout=order.out,
-                stderr=order.err,
-                preexec_fn=_end_with_parent,
-            )
-        except (OSError, subprocess.SubprocessError, ValueError, MemoryError) as error:
-            order.process.set_exception(error)
-        else:
-            order.process.set_result(process)
+def _run(
+    process: Future[subprocess.Popen[bytes]], command: Sequence[str], out: IO[bytes], err: IO[bytes]
+) -> None:
+    try:
+        started = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, preexec_fn=_end_with_parent
+        )
+    except (OSError, subprocess.SubprocessError, ValueError, MemoryError) as error:
+        process.set_exception(error)
+    else:
+        process.set_result(started)
+        started.wait()
 
 
 _libc: Any = ctypes.CDLL(None, use_errno=True)
@@ -147,6 +117,3 @@ def _end_with_parent() -> None:
     """In the child: ask Linux for SIGTERM at the parent's death."""
     if hasattr(_libc, "prctl"):
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-_starter = _Starter()
