@@ -58,29 +58,13 @@ class FsyncThread:
 
     def __init__(self) -> None:
         self._files: SimpleQueue[int | None] = SimpleQueue()
-        self._error: OSError | None = None
-        self._idle = threading.Event()
-        self._idle.set()
+        self.answers: SimpleQueue[OSError | None] = SimpleQueue()
+        """One of the disk's for each `begin`; None = all is well."""
         threading.Thread(target=self._main, name="esper-sync", daemon=True).start()
 
-    @property
-    def busy(self) -> bool:
-        """True until the disk has answered."""
-        return not self._idle.is_set()
-
     def begin(self, fd: int) -> None:
-        """Bring a file onto the disk; not while it is `busy`, and the file is not to be closed before."""
-        self._idle.clear()
+        """Bring a file onto the disk, not to be closed before the disk has answered."""
         self._files.put(fd)
-
-    def wait(self) -> None:
-        """Wait until the disk has answered."""
-        self._idle.wait()
-
-    def take_error(self) -> OSError | None:
-        """Return the error since the last call, if the disk refused anything."""
-        error, self._error = self._error, None
-        return error
 
     def close(self) -> None:
         """End the thread when it is done."""
@@ -91,8 +75,9 @@ class FsyncThread:
             try:
                 os.fdatasync(fd)
             except OSError as error:
-                self._error = error
-            self._idle.set()
+                self.answers.put(error)
+            else:
+                self.answers.put(None)
 
 
 class Journal:
@@ -123,10 +108,12 @@ class Journal:
         self._rotate_at = 0.0
         self._began = time.monotonic()
         self._is_dirty = self._is_sync_asked = self._is_unsynced = False
+        self._is_syncing = False
+        """True until the answer to the newest fdatasync was looked at."""
         self._is_written_again = False
         """True while a sync is on the way of what the one before has failed on."""
-        self.synced = self._syncs = self._noted = 0
-        """The newest ticket of `sync` that the disk has confirmed; how many were begun, and have ended."""
+        self.synced = self._syncs = 0
+        """The newest ticket of `sync` that the disk has confirmed; how many were begun."""
         self._folder = SegmentFolder(path)
         self._index = LineIndex()
         try:
@@ -222,21 +209,22 @@ class Journal:
         return None if self._waiting or self._is_unsynced else self._syncs + self._is_dirty
 
     def _continue_fsync(self) -> None:
-        if self._fsync.busy:
+        if self._is_syncing and self._fsync.answers.empty():
             return
         self._note_fsync_result()
         if self._is_sync_asked and self._is_dirty and (not self._is_unsynced or self._is_written_again):
             self._is_sync_asked = self._is_dirty = False
             self._syncs += 1
             self._unsynced.ask()
+            self._is_syncing = True
             self._fsync.begin(self._fd)
 
     def _note_fsync_result(self) -> None:
-        """Take note of what became of the newest fdatasync, once."""
-        if self._noted == self._syncs:
+        """Wait for the newest fdatasync, and take note of what became of it, once."""
+        if not self._is_syncing:
             return
-        self._noted, error = self._syncs, self._fsync.take_error()
-        self._is_written_again = False
+        error = self._fsync.answers.get()
+        self._is_syncing = self._is_written_again = False
         if error is not None:
             self._is_unsynced = True
             self._note_failure(error)
@@ -261,12 +249,10 @@ class Journal:
     def _sync_and_wait(self) -> None:
         """Bring what was written onto the disk before the file goes."""
         for _ in range(2):  # what the first attempt fails on is written once more
-            self._fsync.wait()
             self._note_fsync_result()
             self._write_again()
             self._is_sync_asked = True
             self._continue_fsync()
-        self._fsync.wait()
         self._note_fsync_result()
 
     def close(self) -> None:
