@@ -25,7 +25,7 @@ import zstandard
 from esper_overwatch.protocol.errors import FolderError, WireError
 from esper_overwatch.protocol.storage.folders import open_private, sync_folder, write_atomically
 
-from .line_files import LineIndex, repair
+from .line_files import BLOCK_BYTES, LineIndex, repair
 from .segments import (
     FRAME_BYTES,
     JournalSegment,
@@ -33,7 +33,6 @@ from .segments import (
     RemovedSegments,
     SegmentFolder,
     SegmentIndex,
-    Span,
     whole_frames,
 )
 
@@ -149,17 +148,15 @@ class Compactor:
         folder = self._folder
         part = folder.path / f".{folder.packed(number).name}.part"
         frames, raw_bytes, size, sha256 = self._pack(folder.raw(number), part)
-        streams = index.entries
-        write_atomically(
-            folder.index_path(number),
-            msgspec.json.encode(SegmentIndex(bytes=size, frames=frames, streams=streams)),
-        )
+        self._write_index(number, SegmentIndex(bytes=size, frames=frames, streams=index.entries))
         os.replace(part, folder.packed(number))
         sync_folder(folder.path)
-        segment = _segment(folder.packed(number).name, number, index, raw_bytes, size, sha256)
-        self._write_manifest([segment])
+        self._enter(number, index, raw_bytes=raw_bytes, size=size, sha256=sha256)
         del self.pending[number]
         folder.raw(number).unlink()
+
+    def _write_index(self, number: int, index: SegmentIndex) -> None:
+        write_atomically(self._folder.index_path(number), msgspec.json.encode(index))
 
     def _pack(self, raw: Path, part: Path) -> tuple[list[tuple[int, int]], int, int, str]:
         """Compress a file of lines; gives the frames, the bytes of the lines and of the file, its sha256."""
@@ -181,11 +178,21 @@ class Compactor:
             os.fsync(target.fileno())
         return frames, raw_offset, offset, digest.hexdigest()
 
-    def _write_manifest(self, new: list[JournalSegment]) -> None:
-        numbers = {segment.number for segment in new}
-        kept = [segment for segment in self.manifest.segments if segment.number not in numbers]
-        segments = tuple(sorted([*kept, *new], key=lambda segment: segment.number))
-        self._replace_manifest(Manifest(segments=segments, removed=self.manifest.removed))
+    def _enter(self, number: int, index: LineIndex, *, raw_bytes: int, size: int, sha256: str) -> None:
+        """Have the manifest name a compressed segment."""
+        segment = JournalSegment(
+            number=number,
+            file=self._folder.packed(number).name,
+            bytes=size,
+            raw_bytes=raw_bytes,
+            sha256=sha256,
+            from_ts=index.from_ts,
+            to_ts=index.to_ts,
+            streams=index.spans,
+        )
+        segments = {one.number: one for one in self.manifest.segments} | {number: segment}
+        ordered = tuple(segments[number] for number in sorted(segments))
+        self._replace_manifest(Manifest(segments=ordered, removed=self.manifest.removed))
 
     def _replace_manifest(self, manifest: Manifest) -> None:
         content = msgspec.json.format(msgspec.json.encode(manifest))
@@ -237,8 +244,8 @@ class Compactor:
         for number in folder.numbers(".jsonl"):
             with open(folder.raw(number), "r+b", opener=open_private) as file:
                 repair(file.fileno())
-            self.pending[number] = index = LineIndex()
-            index.scan(folder.blocks(number))
+                self.pending[number] = index = LineIndex()
+                index.scan(iter(lambda: file.read(BLOCK_BYTES), b""))
         for number in folder.numbers(".jsonl.zst"):
             if number <= self.manifest.removed.number:
                 self._unlink(number)
@@ -265,28 +272,10 @@ class Compactor:
                 logger.error("%s: %s", path, error)
         index = LineIndex()
         index.scan(parts)
-        content = msgspec.json.encode(SegmentIndex(bytes=end, frames=frames, streams=index.entries))
-        write_atomically(self._folder.index_path(number), content)
+        self._write_index(number, SegmentIndex(bytes=end, frames=frames, streams=index.entries))
         packed = path.read_bytes()
         sha256 = hashlib.sha256(packed).hexdigest()
-        self._write_manifest([_segment(path.name, number, index, raw_offset, len(packed), sha256)])
-
-
-def _segment(
-    file: str, number: int, index: LineIndex, raw_bytes: int, size: int, sha256: str
-) -> JournalSegment:
-    return JournalSegment(
-        number=number,
-        file=file,
-        bytes=size,
-        raw_bytes=raw_bytes,
-        sha256=sha256,
-        from_ts=index.from_ts,
-        to_ts=index.to_ts,
-        streams={
-            stream: Span(entries[0][0], index.last[stream]) for stream, entries in index.entries.items()
-        },
-    )
+        self._enter(number, index, raw_bytes=raw_offset, size=len(packed), sha256=sha256)
 
 
 def _size(path: Path) -> int:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
+from msgspec import Struct
+
 from esper_overwatch.protocol.codec.json_lines import LINE_PREFIX, Batch, decode_line
 from esper_overwatch.protocol.errors import WireError
 
@@ -16,6 +18,13 @@ BLOCK_BYTES = 128 * 1024
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """A longer line is no event: it is passed over from behind, and cut from the front."""
 _TAIL_BLOCK_BYTES = 64 * 1024
+
+
+class Span(Struct, frozen=True):
+    """Numbers of one stream in a segment."""
+
+    first: int
+    last: int
 
 
 class LineIndex:
@@ -28,6 +37,11 @@ class LineIndex:
         self.from_ts = 0
         """Time of the first line, microseconds; 0 while there is none."""
         self.to_ts = 0
+
+    @property
+    def spans(self) -> dict[str, Span]:
+        """The first number and the last, per stream."""
+        return {stream: Span(entries[0][0], self.last[stream]) for stream, entries in self.entries.items()}
 
     def add_line(self, stream: str, seq: int, ts: int, offset: int) -> None:
         """Take in the next line."""

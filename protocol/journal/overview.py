@@ -21,7 +21,8 @@ from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.errors import WireError
 from esper_overwatch.protocol.messages import events as ev
 
-from .reader import OnDamage, lines_newest_first
+from .reader import lines_newest_first
+from .segments import OnDamage
 
 TAIL_BYTES = 1024 * 1024
 MAX_VALUES = 32

@@ -19,8 +19,8 @@ from esper_overwatch.protocol.errors import FolderError, WireError
 from esper_overwatch.protocol.messages.events import RunStopped
 from esper_overwatch.protocol.storage.folders import open_regular
 
-from .line_files import BLOCK_BYTES, MAX_LINE_BYTES, lines_backwards
-from .segments import SegmentFolder, Span
+from .line_files import BLOCK_BYTES, MAX_LINE_BYTES, Span, lines_backwards
+from .segments import OnDamage, SegmentFolder
 
 
 class _OpenJournal:
@@ -72,13 +72,9 @@ def read(
         WireError: a line or a segment is damaged; says which.
         FolderError: the journal cannot be read.
     """
-    wanted = wanted or JournalRange()
-    with _open(path) as view:
-        for number in wanted.segments(view):
-            blocks = partial(view.folder.blocks, number)
-            yield from _events(view.folder.packed(number), blocks, on_bad, wanted)
-        if view.hot is not None:
-            yield from _events(path, partial(_hot_blocks, view.hot), on_bad, wanted)
+    with open_parts(path, wanted or JournalRange()) as parts:
+        for part in parts:
+            yield from part.events(on_bad)
 
 
 @dataclass(frozen=True)
@@ -130,33 +126,55 @@ class JournalPart:
     _blocks: Callable[..., Iterator[bytes]]
     _wanted: JournalRange = JournalRange()
 
-    def events(self, on_bad: Callable[[int, WireError], None]) -> Iterator[Event]:
+    def events(self, on_bad: Callable[[int, WireError], None] | None) -> Iterator[Event]:
         """Read its events, in the order written; see `read`.
 
         Raises:
+            WireError: it is damaged, and there is no `on_bad`.
             FolderError: it cannot be read.
         """
-        yield from _events(self._file, self._blocks, on_bad, self._wanted)
+        number = 0
+
+        def on_damage(error: WireError) -> None:
+            behind = WireError(f"{self._file}, after line {number}: {error}")
+            if on_bad is None:
+                raise behind
+            on_bad(number + 1, behind)
+
+        try:
+            for number, line in enumerate(_lines(self._blocks(on_damage=on_damage)), start=1):
+                if not self._wanted.includes(line):
+                    continue
+                try:
+                    event = decode_line(line)
+                except WireError as error:
+                    if on_bad is None:
+                        raise WireError(f"{self._file}, line {number}: {error}") from None
+                    on_bad(number, error)
+                    continue
+                yield event
+        except OSError as refused:
+            raise FolderError(f"cannot read the journal {self._file}: {refused.strerror}") from None
 
 
 @contextmanager
-def open_parts(path: Path) -> Iterator[list[JournalPart]]:
+def open_parts(path: Path, wanted: JournalRange = JournalRange()) -> Iterator[list[JournalPart]]:
     """The segments of a journal, the oldest first, as they are at this moment.
+
+    Args:
+        wanted: only those that may hold some of it, and of these only that.
 
     Raises:
         FolderError: the journal cannot be read.
     """
     with _open(path) as view:
-        folder = view.folder
+        folder, newest = view.folder, max(view.numbers, default=0)
         parts = [
-            JournalPart(
-                number, _fingerprint(folder, number), folder.packed(number), partial(folder.blocks, number)
-            )
-            for number in view.numbers
+            JournalPart(n, _fingerprint(folder, n), folder.packed(n), partial(folder.blocks, n), wanted)
+            for n in wanted.segments(view)
         ]
         if view.hot is not None:
-            newest = view.numbers[-1] if view.numbers else 0
-            parts.append(JournalPart(newest + 1, None, path, partial(_hot_blocks, view.hot)))
+            parts.append(JournalPart(newest + 1, None, path, partial(_hot_blocks, view.hot), wanted))
         yield parts
 
 
@@ -174,7 +192,7 @@ def removed_boots(path: Path) -> JournalPart | None:
     )
 
 
-def _file_blocks(path: Path, *, on_damage: Callable[[WireError], None]) -> Iterator[bytes]:
+def _file_blocks(path: Path, *, on_damage: OnDamage) -> Iterator[bytes]:
     with open_regular(path) as file:
         yield from _hot_blocks(file, on_damage=on_damage)
 
@@ -190,43 +208,7 @@ def _fingerprint(folder: SegmentFolder, number: int) -> str | None:
     return f"{found.st_size}-{found.st_mtime_ns}"
 
 
-def _events(
-    file: Path,
-    blocks: Callable[..., Iterator[bytes]],
-    on_bad: Callable[[int, WireError], None] | None,
-    wanted: JournalRange,
-) -> Iterator[Event]:
-    """Decode the lines of one segment.
-
-    Args:
-        file: for messages.
-        blocks: called with `on_damage`, gives its pieces.
-    """
-    number = 0
-
-    def on_damage(error: WireError) -> None:
-        behind = WireError(f"{file}, after line {number}: {error}")
-        if on_bad is None:
-            raise behind
-        on_bad(number + 1, behind)
-
-    try:
-        for number, line in enumerate(_lines(blocks(on_damage=on_damage)), start=1):
-            if not wanted.includes(line):
-                continue
-            try:
-                event = decode_line(line)
-            except WireError as error:
-                if on_bad is None:
-                    raise WireError(f"{file}, line {number}: {error}") from None
-                on_bad(number, error)
-                continue
-            yield event
-    except OSError as refused:
-        raise FolderError(f"cannot read the journal {file}: {refused.strerror}") from None
-
-
-def _hot_blocks(file: BinaryIO, *, on_damage: Callable[[WireError], None]) -> Iterator[bytes]:  # noqa: ARG001
+def _hot_blocks(file: BinaryIO, *, on_damage: OnDamage) -> Iterator[bytes]:  # noqa: ARG001
     return iter(lambda: file.read(BLOCK_BYTES), b"")
 
 
@@ -236,9 +218,6 @@ def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
         lines = (carry + block).split(b"\n")
         carry = lines.pop()[:MAX_LINE_BYTES]
         yield from (line[:MAX_LINE_BYTES] for line in lines)
-
-
-OnDamage = Callable[[WireError], None]
 
 
 def lines_newest_first(path: Path, *, on_damage: OnDamage = lambda _: None) -> Iterator[bytes]:

@@ -29,9 +29,11 @@ from esper_overwatch.protocol.errors import WireError
 from esper_overwatch.protocol.storage.folders import open_regular
 from esper_overwatch.protocol.storage.records import read_record
 
-from .line_files import BLOCK_BYTES, MAX_LINE_BYTES, begin_of, lines_backwards, select_lines
+from .line_files import BLOCK_BYTES, MAX_LINE_BYTES, Span, begin_of, lines_backwards, select_lines
 
 logger = logging.getLogger(__name__)
+
+OnDamage = Callable[[WireError], None]
 
 FRAME_BYTES = 256 * 1024
 """Lines in one frame, about."""
@@ -39,13 +41,6 @@ MAX_FRAME_BYTES = FRAME_BYTES + MAX_LINE_BYTES
 """Lines in one frame, at most, and the frame itself: what is larger, another has made."""
 _MAX_HEADER_BYTES, _BLOCK_HEADER_BYTES, _CHECKSUM_BYTES, _REPEATED_BYTE = 18, 3, 4, 1
 """Of a zstd frame (RFC 8878, 3.1.1); the last is the type of a block that is one byte."""
-
-
-class Span(Struct, frozen=True):
-    """Numbers of one stream in a segment."""
-
-    first: int
-    last: int
 
 
 class JournalSegment(Struct, frozen=True, kw_only=True):
@@ -182,28 +177,25 @@ class SegmentFolder:
                 yield file, packed
             return
 
-    def blocks(self, number: int, *, on_damage: Callable[[WireError], None] | None = None) -> Iterator[bytes]:
+    def blocks(self, number: int, *, on_damage: OnDamage) -> Iterator[bytes]:
         """The lines of a segment in pieces, from its beginning; none where retention has taken it.
 
         Args:
             on_damage: called where frames are torn or damaged, before the piece behind them, which begins
-                with a complete line; without it that is raised.
+                with a complete line.
 
         Raises:
             OSError: it cannot be read.
-            WireError: the compressed file is torn or damaged; what came before it is complete lines.
         """
         for file, packed in self._opened(number):
             if not packed:
                 while block := file.read(BLOCK_BYTES):
                     yield block
                 return
-            for _, _, content in _frames_around_damage(file, self.index(number), on_damage or _raise):
+            for _, _, content in _frames_around_damage(file, self.index(number), on_damage):
                 yield content
 
-    def blocks_backwards(
-        self, number: int, *, on_damage: Callable[[WireError], None] = lambda _: None
-    ) -> Iterator[bytes]:
+    def blocks_backwards(self, number: int, *, on_damage: OnDamage) -> Iterator[bytes]:
         """Pieces of complete lines, the newest first; of a damaged frame there is none.
 
         Args:
@@ -254,12 +246,8 @@ class SegmentFolder:
             return select_lines(itertools.chain([head], blocks), stream, first, last, limit=limit)
 
 
-def _raise(error: WireError) -> None:
-    raise error
-
-
 def _frames_around_damage(
-    file: BinaryIO, index: SegmentIndex | None, on_damage: Callable[[WireError], None]
+    file: BinaryIO, index: SegmentIndex | None, on_damage: OnDamage
 ) -> Iterator[tuple[int, int, bytes]]:
     """(offset, size, content) of each frame; behind a damage it goes on with the next that can be read.
 

@@ -291,17 +291,11 @@ class Journal:
     def _segments_reaching(self, stream: str, first: int) -> Iterator[tuple[int, int]]:
         """(segment, its first number of the stream) of those that reach `first`, the oldest first."""
         pending = dict(self._compactor.pending)
-        spans = {
-            segment.number: (segment.streams[stream].first, segment.streams[stream].last)
-            for segment in self._compactor.manifest.segments
-            if stream in segment.streams
-        }
-        for number, index in pending.items():
-            if stream in index.entries:
-                spans[number] = (index.entries[stream][0][0], index.last[stream])
-        for number, (start, end) in sorted(spans.items()):
-            if end >= first:
-                yield number, start
+        streams = {segment.number: segment.streams for segment in self._compactor.manifest.segments}
+        streams |= {number: index.spans for number, index in pending.items()}
+        for number, spans in sorted(streams.items()):
+            if stream in spans and spans[stream].last >= first:
+                yield number, spans[stream].first
 
     def _range_of_segment(
         self, number: int, stream: str, first: int, last: int, limit: int
