@@ -20,17 +20,30 @@ CLEAR_RATIO = 1.25
 """Times the limit, from which on it is over."""
 
 
-class DiskJudge:
-    """Takes the free space of each sample.
+class DiskWatch:
+    """Raises `disk` by the samples of the machine.
 
     Args:
+        emit: takes the anomaly.
+        publish: takes each sample before it is judged.
         reserve: bytes that the next checkpoint needs, beyond what is left as a margin.
     """
 
-    def __init__(self, reserve: Callable[[], int] = lambda: 0) -> None:
-        self._reserve = reserve
+    def __init__(
+        self,
+        emit: Callable[[object], None],
+        publish: Callable[[SystemSample], None],
+        reserve: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._publish, self._reserve = publish, reserve
+        self._alarm = Alarm(emit, "system", "disk")
         self._samples: deque[tuple[float, int]] = deque()
         self._is_low = self._is_critical = False
+
+    def take(self, sample: SystemSample) -> None:
+        """Publish and judge a sample of now."""
+        self._publish(sample)
+        self._alarm.follow(self.judge(time.monotonic(), sample.disk_free))
 
     def judge(self, now: float, free: int) -> Finding | None:
         """What there is to say of the disk.
@@ -65,28 +78,3 @@ class DiskJudge:
         halves = ((begin, middle), (middle, end))
         rates = [(a[1] - b[1]) / (b[0] - a[0]) for a, b in halves if b[0] > a[0]]
         return max(0.0, min(rates, default=0.0))
-
-
-class DiskWatch:
-    """Raises `disk` by the samples of the machine.
-
-    Args:
-        emit: takes the anomaly.
-        publish: takes each sample before it is judged.
-        reserve: bytes that the next checkpoint needs.
-    """
-
-    def __init__(
-        self,
-        emit: Callable[[object], None],
-        publish: Callable[[SystemSample], None],
-        reserve: Callable[[], int] = lambda: 0,
-    ) -> None:
-        self._publish = publish
-        self._alarm = Alarm(emit, "system", "disk")
-        self._judge = DiskJudge(reserve)
-
-    def take(self, sample: SystemSample) -> None:
-        """Publish and judge a sample of now."""
-        self._publish(sample)
-        self._alarm.follow(self._judge.judge(time.monotonic(), sample.disk_free))

@@ -9,8 +9,6 @@ from typing import Any
 
 import msgspec
 
-from esper_overwatch.protocol.messages.commands import Method, Request
-
 MAX_SHOWN_CHARACTERS = 64
 _TYPES = {
     "integer": "a whole number",
@@ -28,28 +26,14 @@ def split_reason(error: Exception) -> tuple[str, str]:
     return reason, path.rstrip("`") or "$"
 
 
-def describe_parameter_error(method: Method, given: Mapping[str, Any], error: Exception) -> str:
-    """One line that names the parameter and says what it must be.
+def describe_error(cls: type, given: Any, error: Exception) -> str:
+    """One line that names the field, such as `meta.deadline`, and says what it must be.
 
     Args:
-        method: whose parameters they are.
-        given: the parameters of the request.
-        error: that `msgspec.convert` raised for them.
-    """
-    return f"{method.name}: {_describe(method.params, given, error)}"
-
-
-def describe_request_error(given: Any, error: Exception) -> str:
-    """The same for a field of the request itself, such as `meta.deadline`.
-
-    Args:
-        given: what the request's JSON holds, not an object perhaps.
+        cls: what was wanted: a method's parameters, or the request itself.
+        given: what there was in its place; not an object perhaps.
         error: that `msgspec.convert` raised for it.
     """
-    return _describe(Request, given, error)
-
-
-def _describe(cls: type, given: Any, error: Exception) -> str:
     reason, path = split_reason(error)
     _, components = msgspec.json.schema_components([cls])
     schema: Mapping[str, Any] = components[cls.__name__]

@@ -35,7 +35,7 @@ from esper_overwatch.protocol.version import PROTOCOL_VERSION
 from .admission import MAX_REQUEST_BYTES, admit, encode_error, error_reply, split_envelope
 from .immediate_commands import ImmediateCommands
 from .mailbox import Command, Mailbox
-from .parameter_errors import describe_parameter_error, describe_request_error, split_reason
+from .parameter_errors import describe_error, split_reason
 from .rate_limiter import RateLimiter
 from .reply_cache import ReplyCache, digest_of
 
@@ -183,7 +183,7 @@ class RequestHandler:
         try:
             params = msgspec.convert(request.params, method.params)
         except (msgspec.ValidationError, RecursionError) as error:
-            message = describe_parameter_error(method, request.params, error)
+            message = f"{method.name}: {describe_error(method.params, request.params, error)}"
             raise RequestError("invalid_params", message, {"path": split_reason(error)[1]}) from None
         if socket == "ctl":
             _require_64_bits(method, params)
@@ -366,7 +366,8 @@ def parse_request(body: bytes) -> Request:
         try:
             return _request.decode(body)
         except msgspec.ValidationError as error:
-            message, path = describe_request_error(msgspec.json.decode(body), error), split_reason(error)[1]
+            message = describe_error(Request, msgspec.json.decode(body), error)
+            path = split_reason(error)[1]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError("parse", f"not JSON: {error}") from None
     raise RequestError("invalid_request", message, {"path": path})

@@ -112,7 +112,7 @@ class Server:
         self._state: RunState = "STARTING"
         self._state_lock, self._closing = threading.RLock(), threading.Event()
         self._beat = (0, 0, time.monotonic())
-        self._silence = SilenceWatch(self.emitter.emit, "loop" if kind.name == "published" else "trainer")
+        self._silence = SilenceWatch(self.emitter.emit, kind.name, time.monotonic())
         self._bye: str | None = None
         self._num_subscribers = 0
         self._next_tick = self._next_heartbeat = self._next_view = 0.0
@@ -337,7 +337,7 @@ class Server:
         if now >= self._next_heartbeat:
             attempt("folder", self._watch_folder)
             attempt("leases", self.leases.expire)
-            attempt("silence", self._silence.look, self._beat[2], self._state, self._publisher.started)
+            attempt("silence", self._silence.look, now, self._beat[2], self._state, self._publisher.started)
             attempt("heartbeat", self._send_heartbeat)
             self._next_heartbeat = max(self._next_heartbeat + HEARTBEAT_SECONDS, now)
         return events is not None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from math import ceil
 from statistics import median
 
 from esper_overwatch.protocol.messages.events import RunStarted
-from esper_overwatch.protocol.messages.vocabulary import RunState
+from esper_overwatch.protocol.messages.vocabulary import RunKindName, RunState
 
 from .alarm import Alarm, Finding
 
@@ -29,14 +28,19 @@ UNSEEN_SECONDS = 5.0
 """Between two looks, from which on the whole process was stopped, and not the loop alone."""
 
 
-class SilenceJudge:
-    """Looks at the time of the newest beat, about once a second; all times are monotonic, in seconds.
+class SilenceWatch:
+    """Raises `silent` of a run's trainer or loop; all times are monotonic, in seconds.
 
     Intervals shorter than those between the looks are taken for these, which are within the shortest silence.
     Where the run pauses or the process was stopped, silence counts from the end of that.
+
+    Args:
+        emit: takes the events.
+        kind: says whether it is a trainer or a loop.
     """
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, emit: Callable[[object], None], kind: RunKindName, now: float) -> None:
+        self._alarm = Alarm(emit, "loop" if kind == "published" else "trainer", "silent")
         self._intervals: deque[float] = deque(maxlen=KEPT_INTERVALS)
         self._num_intervals = 0
         self._longest = 0.0
@@ -44,6 +48,11 @@ class SilenceJudge:
         self._beat_at: float | None = None
         """The beat from which an interval may be learnt; None after a pause."""
         self._newest = now
+
+    def look(self, now: float, beat_at: float, state: RunState, started: RunStarted | None) -> None:
+        """Judge the silence since the newest beat; about once a second."""
+        cycle = started.episode_epochs if started is not None else 0
+        self._alarm.follow(self.judge(now, beat_at, is_running=state == "TRAINING", cycle=cycle))
 
     def judge(self, now: float, beat_at: float, *, is_running: bool, cycle: int = 0) -> Finding | None:
         """What there is to say of the silence since a beat.
@@ -80,23 +89,3 @@ class SilenceJudge:
         self._intervals.append(interval)
         self._num_intervals += 1
         self._longest = max(self._longest, interval)
-
-
-class SilenceWatch:
-    """Raises `silent` of a run's trainer or loop.
-
-    Args:
-        emit: takes the events.
-        source: `trainer` or `loop`.
-    """
-
-    def __init__(self, emit: Callable[[object], None], source: str) -> None:
-        self._alarm = Alarm(emit, source, "silent")
-        self._judge = SilenceJudge(time.monotonic())
-
-    def look(self, beat_at: float, state: RunState, started: RunStarted | None) -> None:
-        """Judge the silence since a beat, which is on the monotonic clock; about once a second."""
-        cycle = started.episode_epochs if started is not None else 0
-        is_running = state == "TRAINING"
-        now = time.monotonic()
-        self._alarm.follow(self._judge.judge(now, beat_at, is_running=is_running, cycle=cycle))

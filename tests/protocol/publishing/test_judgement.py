@@ -29,7 +29,7 @@ passed, looked = 0.0, threading.Event()
 clock = types.SimpleNamespace(
     monotonic=lambda: time.monotonic() + passed, time_ns=lambda: time.time_ns() + int(passed * 1e9)
 )
-server.time = silence.time = clock
+server.time = clock
 run_module.time_ns = clock.time_ns
 look = silence.SilenceWatch.look
 

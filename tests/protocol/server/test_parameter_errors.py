@@ -9,7 +9,7 @@ import pytest
 
 from esper_overwatch.protocol.errors import RequestError
 from esper_overwatch.protocol.messages.commands import METHODS
-from esper_overwatch.protocol.server.parameter_errors import describe_parameter_error
+from esper_overwatch.protocol.server.parameter_errors import describe_error
 from esper_overwatch.protocol.server.request_handler import parse_request
 
 
@@ -52,14 +52,14 @@ from esper_overwatch.protocol.server.request_handler import parse_request
 def test_message_names_parameter_and_requirement(method: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert(given, METHODS[method].params)
-    assert describe_parameter_error(METHODS[method], given, raised.value) == message
+    assert f"{method}: {describe_error(METHODS[method].params, given, raised.value)}" == message
 
 
 def test_long_values_are_cut() -> None:
     given = {"tag": "x" * 5000}
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert(given, METHODS["checkpoint"].params)
-    assert len(describe_parameter_error(METHODS["checkpoint"], given, raised.value)) < 250
+    assert len(describe_error(METHODS["checkpoint"].params, given, raised.value)) < 250
 
 
 @pytest.mark.parametrize(
@@ -92,5 +92,5 @@ def test_a_value_that_is_nested_too_deep_is_refused() -> None:
         value = [value]
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert({"tag": value}, METHODS["checkpoint"].params)
-    message = describe_parameter_error(METHODS["checkpoint"], {"tag": value}, raised.value)
+    message = describe_error(METHODS["checkpoint"].params, {"tag": value}, raised.value)
     assert message.endswith(", not what is nested so deep")

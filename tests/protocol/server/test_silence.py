@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper_overwatch.protocol.messages import events as ev
-from esper_overwatch.protocol.server import silence
-from esper_overwatch.protocol.server.silence import MIN_INTERVALS, SilenceJudge, SilenceWatch
+from esper_overwatch.protocol.messages.vocabulary import RunKindName
+from esper_overwatch.protocol.server.silence import MIN_INTERVALS, SilenceWatch
 
 
 class Run:
@@ -19,7 +19,7 @@ class Run:
 
     def __init__(self) -> None:
         self.now = self.beat_at = 100.0
-        self.judge = SilenceJudge(self.now)
+        self.judge = SilenceWatch([].append, "published", self.now)
 
     def look(self, *, is_running: bool = True) -> Any:
         return self.judge.judge(self.now, self.beat_at, is_running=is_running)
@@ -95,13 +95,11 @@ def test_loop_that_validates_for_long_is_told_of_once() -> None:
         assert not any(run.beat_after(60.0))
 
 
-@pytest.mark.parametrize("source", ["trainer", "loop"])
-def test_trainer_is_judged_after_a_whole_round(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "source"), [("training", "trainer"), ("published", "loop")])
+def test_trainer_is_judged_after_a_whole_round(kind: RunKindName, source: str) -> None:
     """The first round's update may compile; an ended run is not silent."""
-    clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr(silence, "time", clock)
     now, emitted = 0.0, list[Any]()
-    watch = SilenceWatch(emitted.append, source)
+    watch = SilenceWatch(emitted.append, kind, now)
     started: Any = SimpleNamespace(episode_epochs=25 if source == "trainer" else 0)
 
     def pass_time(seconds: int, beats: bool, state: Any = "TRAINING") -> None:
@@ -109,7 +107,7 @@ def test_trainer_is_judged_after_a_whole_round(source: str, monkeypatch: pytest.
         for _ in range(seconds):
             now += 1.0
             beat_at = now if beats else beat_at
-            watch.look(beat_at, state, started)
+            watch.look(now, beat_at, state, started)
 
     beat_at = now
     pass_time(25, beats=True)
