@@ -33,9 +33,8 @@ class Change(NamedTuple):
     undo: str
     of_run: bool
     """It concerns all envs."""
-    env: int | None = None
-    of_training: bool = True
     of_machine: bool = False
+    """It concerns what the machine does, and not the training."""
 
 
 class Changes:
@@ -60,15 +59,13 @@ class Changes:
         """The last change before now that can have caused a signal; None where there is none."""
         if group == "disk":
             return None
-        if group in ("machine", "memory"):
-            of_machine = [each for each in self._run if each.of_machine]
-            found = _newest(of_machine, clock, SUSPECT_EPOCHS)
-            return found if found is not None else self._busy_machine(clock)
-        of_training = [each for each in self._run if each.of_training]
-        found = _newest(of_training, clock, SUSPECT_EPOCHS)
-        if found is not None or env is None:
+        of_machine = group in ("machine", "memory")
+        found = _newest([each for each in self._run if each.of_machine == of_machine], clock, SUSPECT_EPOCHS)
+        if found is not None:
             return found
-        return _newest([self._seeds[env]] if env in self._seeds else [], clock, SEED_EPOCHS)
+        if of_machine:
+            return self._busy_machine(clock)
+        return _newest([change for of, change in self._seeds.items() if of == env], clock, SEED_EPOCHS)
 
     def _busy_machine(self, clock: int) -> Change | None:
         sample = self._sample
@@ -93,7 +90,6 @@ class Changes:
                 f"{data.key} {data.old:g} -> {data.new:g} by {author}",
                 f"param.set key={data.key} value={data.old!r}",
                 of_run=True,
-                of_training=not data.key.startswith(_NOT_OF_TRAINING),
                 of_machine=data.key.startswith(_NOT_OF_TRAINING),
             )
         )
@@ -106,16 +102,8 @@ class Changes:
         given = " ".join(f"{key}={value}" for key, value in data.params.items() if value is not None)
         text = f"{data.method} {given}".rstrip() + f" by {author}"
         env = data.params.get("env")
-        change = Change(
-            item.ns // 1000,
-            clock,
-            text,
-            self._undo(data),
-            of_run=env is None,
-            env=env,
-            of_training=data.method in _OF_TRAINING,
-            of_machine=data.method in _OF_MACHINE,
-        )
+        of_machine, undo = data.method in _OF_MACHINE, self._undo(data)
+        change = Change(item.ns // 1000, clock, text, undo, of_run=env is None, of_machine=of_machine)
         if data.method.startswith("seed.") and env is not None:
             self._seeds[env] = change
         else:
@@ -140,7 +128,7 @@ class Changes:
         blueprint = f" ({data.blueprint})" if data.blueprint else ""
         text = f"env{item.env:02d}.{data.slot}{blueprint} {data.from_stage} -> {data.to_stage} by {by}"
         undo = "" if data.to_stage == "PRUNED" else f"seed.prune env={item.env} slot={data.slot}"
-        self._seeds[item.env] = Change(item.ns // 1000, clock, text, undo, of_run=False, env=item.env)
+        self._seeds[item.env] = Change(item.ns // 1000, clock, text, undo, of_run=False)
 
     def _started(self, item: Emitted, clock: int) -> None:
         data = cast(ev.RunStarted, item.event)
