@@ -22,7 +22,7 @@ from esper_overwatch.protocol.storage.folders import socket_folder
 
 from .child_process import ChildProcess
 from .endpoint import NotReady, Target, TargetSource
-from .ssh_command import BATCH, SSH_OPTIONS, RemoteCommand, remote_daemon, ssh_options, start_ssh
+from .ssh_command import BATCH, SSH_OPTIONS, RemoteCommand, SshProcess, remote_daemon, ssh_options
 
 SOCKETS = ("ev", "qry", "ctl")
 RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0)
@@ -183,7 +183,7 @@ class SshTunnel(TargetSource):
         self._give_up_at = time.monotonic() + self.patience_seconds
         batch = BATCH if self._batch or self._failures else []
         try:
-            self._tunnel = start_ssh(
+            self._tunnel = SshProcess(
                 ["-N", *_TUNNEL_OPTIONS, *batch, *forwards, *self._destination.arguments]
             )
         except TunnelError as error:

@@ -43,7 +43,21 @@ def remote_daemon(daemon: str | None) -> str:
     return daemon or os.environ.get(DAEMON_VARIABLE) or "esper-daemon"
 
 
-class RemoteCommand:
+class SshProcess(ChildProcess):
+    """`ssh ARGUMENTS`, running in the background.
+
+    Raises:
+        TunnelError: it cannot be run.
+    """
+
+    def __init__(self, arguments: Sequence[str], *, is_piped: bool = False) -> None:
+        try:
+            super().__init__(["ssh", *arguments], is_piped=is_piped)
+        except OSError as error:
+            raise _absent(error) from None
+
+
+class RemoteCommand(SshProcess):
     """`esper-daemon WORDS` on another machine, running in the background.
 
     Args:
@@ -68,40 +82,30 @@ class RemoteCommand:
     ) -> None:
         self._host, self._daemon, self._words = destination.login, daemon, words
         self._begun = b""
-        self._process = start_ssh(
-            [
-                *_COMMAND_OPTIONS,
-                *(BATCH if batch else []),
-                *destination.arguments,
-                f"{daemon} {shlex.join(words)}",
-            ],
-            is_piped=is_piped,
-        )
-
-    @property
-    def ended(self) -> bool:
-        return self._process.ended
+        options = [*_COMMAND_OPTIONS, *(BATCH if batch else [])]
+        command = f"{daemon} {shlex.join(words)}"
+        super().__init__([*options, *destination.arguments, command], is_piped=is_piped)
 
     @property
     def num_bytes(self) -> int:
         """Size of its output so far."""
-        return os.fstat(self._process.file.fileno()).st_size
+        return os.fstat(self.file.fileno()).st_size
 
     @property
     def was_cut(self) -> bool:
         """True where ssh has failed, and not the command: it may do better the next time."""
-        return self._process.code == SSH_FAILED
+        return self.code == SSH_FAILED
 
     def take_lines(self) -> list[bytes]:
         """Whole lines that have come since, up to about a MiB of them; never waits."""
-        *lines, self._begun = (self._begun + self._process.take()).split(b"\n")
+        *lines, self._begun = (self._begun + self.take()).split(b"\n")
         return lines
 
     def output(self, *, good: Collection[int] = (0,)) -> IO[bytes]:
         """All that it has printed; the file is gone after `stop`. See `check` for arguments and errors."""
         self.check(good=good)
-        self._process.file.seek(0)
-        return self._process.file
+        self.file.seek(0)
+        return self.file
 
     def check(self, *, good: Collection[int] = (0,)) -> None:
         """Look how it has ended.
@@ -112,7 +116,7 @@ class RemoteCommand:
         Raises:
             TunnelError: it has failed; says why.
         """
-        code, words = self._process.code, self._process.last_words
+        code, words = self.code, self.last_words
         if code == SSH_FAILED:
             raise TunnelError(f"{self._host} cannot be reached: {words or 'ssh gave no reason'}")
         if code == NOT_FOUND:
@@ -121,22 +125,6 @@ class RemoteCommand:
             command = f"{self._daemon} {self._words[0]}"
             hint = "; is the esper-overwatch there as new as this one?" if code == WRONG_USAGE else ""
             raise TunnelError(f"{self._host}: {command} ended with {code}: {words or 'no reason'}{hint}")
-
-    def stop(self) -> None:
-        """End it and forget its output."""
-        self._process.stop()
-
-
-def start_ssh(arguments: Sequence[str], *, is_piped: bool = False) -> ChildProcess:
-    """Run `ssh ARGUMENTS` in the background; see `ChildProcess`.
-
-    Raises:
-        TunnelError: it cannot be run.
-    """
-    try:
-        return ChildProcess(["ssh", *arguments], is_piped=is_piped)
-    except OSError as error:
-        raise _absent(error) from None
 
 
 def run_remotely(destination: SshDestination, arguments: Sequence[str], *, daemon: str | None = None) -> int:
