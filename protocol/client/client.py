@@ -335,11 +335,8 @@ class Client:
         )
         self._requests.submit(call)
         self._requests.step()
-        poller = zmq.Poller()
-        for socket in self._requests.sockets:
-            poller.register(socket, zmq.POLLIN)
         while not answers:
-            poller.poll(20 if call.sent else 1)
+            zmq.select(self._requests.sockets, [], [], 0.02 if call.sent else 0.001)
             self._source.step()
             if refused := self._requests.problem():
                 raise KeyRefused(refused)

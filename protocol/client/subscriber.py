@@ -131,10 +131,7 @@ class Subscriber(DaemonConnection):
 
     def wait(self, timeout: float) -> None:
         """Sleep until something can be read, at most `timeout` seconds."""
-        poller = zmq.Poller()
-        for socket in self.sockets:
-            poller.register(socket, zmq.POLLIN)
-        poller.poll(int(self.patience(timeout) * 1000))
+        zmq.select(self.sockets, [], [], self.patience(timeout))
 
     def patience(self, timeout: float) -> float:
         """Time for which `drain` may be left alone if nothing can be read: less if a request waits."""

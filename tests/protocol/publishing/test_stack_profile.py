@@ -45,7 +45,7 @@ def waits_for_answer(client: Client) -> bool:
     """Whether the main thread, which asks this, waits; on a busy machine it may be on its way there."""
     main = next(iter(client.stacks()))
     assert main["name"] == "MainThread"
-    return bool(main["frames"][-1].endswith(" Poller.poll"))
+    return bool(main["frames"][-1].endswith(" select"))
 
 
 def watched(client: Client) -> StackProfile:
