@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.errors import FolderError, WireError
+from esper_overwatch.protocol.journal.line_files import HEAD_BYTES
 from esper_overwatch.protocol.journal.reader import lines_newest_first, removed_boots
 from esper_overwatch.protocol.messages.events import (
     RoundFinished,
@@ -25,8 +26,6 @@ from esper_overwatch.protocol.messages.events import (
 from esper_overwatch.protocol.runs import RunInfo
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
-HEAD_BYTES = 160
-"""The type of an event stands within the first bytes of its line."""
 _WANTED = re.compile(
     rb'"type":"(?:run\.started|run\.config|run\.provenance|run\.rewound|round\.finished|scalar|summary)"'
 )

@@ -25,7 +25,7 @@ import zstandard
 from esper_overwatch.protocol.errors import FolderError, WireError
 from esper_overwatch.protocol.storage.folders import open_private, sync_folder, write_atomically
 
-from .line_files import BLOCK_BYTES, LineIndex, repair
+from .line_files import BLOCK_BYTES, HEAD_BYTES, LineIndex, repair
 from .segments import (
     FRAME_BYTES,
     JournalSegment,
@@ -40,8 +40,6 @@ logger = logging.getLogger(__name__)
 
 COMPRESSION_LEVEL = 1
 CLOSE_SECONDS = 5.0
-HEAD_BYTES = 160
-"""The type of an event stands within the first bytes of its line."""
 _STARTED = b'"type":"run.started"'
 _PROVENANCE = b'"type":"run.provenance"'
 

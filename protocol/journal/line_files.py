@@ -15,6 +15,8 @@ from esper_overwatch.protocol.errors import WireError
 INDEX_EVENTS = 256
 INDEX_BYTES = 256 * 1024
 BLOCK_BYTES = 128 * 1024
+HEAD_BYTES = 160
+"""The type of an event stands within the first bytes of its line."""
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """A longer line is no event: it is passed over from behind, and cut from the front."""
 _TAIL_BLOCK_BYTES = 64 * 1024

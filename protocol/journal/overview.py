@@ -21,6 +21,7 @@ from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.errors import WireError
 from esper_overwatch.protocol.messages import events as ev
 
+from .line_files import HEAD_BYTES
 from .reader import lines_newest_first
 from .segments import OnDamage
 
@@ -32,8 +33,6 @@ MIN_RATE_VALUES = 5
 RATE_ERRORS = 2.0
 """A slope of fewer standard errors is none."""
 HOUR = 3_600_000_000
-HEAD_BYTES = 160
-"""The type of an event stands within the first bytes of its line."""
 PREFERRED_METRICS = ("return", "ep_rew_mean", "reward", "episodic_return", "accuracy", "acc", "loss")
 """Last parts of the names by which the number that stands for a published run is chosen, the best first."""
 
