@@ -6,6 +6,7 @@ The daemon answers `op.get` from it, the terminal shows it, `esper-daemon query`
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal
 
 from esper_overwatch.protocol.errors import BY_CODE
@@ -65,7 +66,7 @@ class CommandLog:
     def __init__(self, *, max_ended: int | None = None, partial: bool = False) -> None:
         self._max_ended = max_ended
         self._partial = partial
-        self._next = 1
+        self._numbers = count(1)
         self._open: dict[str, CommandRecord] = {}
         self._ended: dict[str, CommandRecord] = {}
 
@@ -113,7 +114,8 @@ class CommandLog:
             return None
         # One that was refused for the moment only (`overloaded`) comes again under its id.
         self._ended.pop(event.id, None)
-        record = CommandRecord(self._take_number(known), event.id, event.method, "waiting", event.client)
+        number = next(self._numbers) if known is None else known.number
+        record = CommandRecord(number, event.id, event.method, "waiting", event.client)
         record.uid, record.pid, record.key = event.uid, event.pid, event.key
         record.params, record.reason, record.ts = event.params, event.reason, ts
         self._open[event.id] = record
@@ -122,7 +124,7 @@ class CommandLog:
     def _refuse(self, event: CommandRefused, ts: int) -> CommandRecord | None:
         if self.get(event.id) is not None:
             return None
-        record = CommandRecord(self._take_number(), event.id, event.method, "refused", event.client)
+        record = CommandRecord(next(self._numbers), event.id, event.method, "refused", event.client)
         record.uid, record.pid, record.key, record.ts = event.uid, event.pid, event.key, ts
         kind = BY_CODE[event.code].kind if event.code in BY_CODE else "internal"
         record.error = {"kind": kind, "message": event.message}
@@ -133,7 +135,7 @@ class CommandLog:
         if record is None:
             if not self._partial or id_ in self._ended:
                 return None
-            record = CommandRecord(self._take_number(), id_, method, state)
+            record = CommandRecord(next(self._numbers), id_, method, state)
         record.state, record.ended = state, ts
         return self._remember(record)
 
@@ -142,9 +144,3 @@ class CommandLog:
         while self._max_ended is not None and len(self._ended) > self._max_ended:
             del self._ended[next(iter(self._ended))]
         return record
-
-    def _take_number(self, known: CommandRecord | None = None) -> int:
-        if known is not None:
-            return known.number
-        self._next += 1
-        return self._next - 1

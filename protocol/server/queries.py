@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from esper_overwatch.protocol.codec.json_lines import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
 from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.journal.command_log import CommandLog, CommandRecord
 from esper_overwatch.protocol.journal.writer import Journal
 from esper_overwatch.protocol.machine.stacks import read_stacks
 from esper_overwatch.protocol.messages.commands import (
@@ -29,7 +30,6 @@ from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.version import PROTOCOL_VERSION, __version__
 
 from .admission import MAX_REQUEST_BYTES
-from .command_registry import CommandRegistry
 from .emitter import MAX_QUEUED, Emitter
 from .history import Lines, newest_lines_before, thin_lines
 from .lease import CommandLease
@@ -41,6 +41,12 @@ from .request_handler import QueryResult
 from .run_kind import RunKind
 
 MAX_REPLAY_BYTES = 1024 * 1024
+MAX_ENDED = 256
+"""Ended commands that are remembered."""
+_OF_COMMAND = (
+    *("method", "params", "client", "uid", "pid", "key"),
+    *("state", "done", "total", "ended", "result", "error"),
+)
 
 
 class ServerView(Protocol):
@@ -48,7 +54,7 @@ class ServerView(Protocol):
 
     boot: str
     clients: RateLimiter
-    commands: CommandRegistry
+    commands: CommandLog
     emitter: Emitter
     kind: RunKind
     leases: CommandLease
@@ -103,7 +109,7 @@ class Queries:
             "schema": lambda _: (json_schema(), None),
             "param.get": lambda _: ({"params": server.parameters()}, None),
             "op.get": self._command,
-            "op.list": lambda _: ({"ops": server.commands.list()}, None),
+            "op.list": lambda _: ({"ops": list(map(_as_plain, server.commands.records()))}, None),
             "clients": lambda _: (
                 {"clients": server.clients.list(), "subscribers": server.subscribers},
                 None,
@@ -158,7 +164,7 @@ class Queries:
         found = self._server.commands.get(params.op)
         if found is None:
             raise RequestError("not_found", f"no command {params.op} of this boot; op.list has the newest")
-        return found, None
+        return _as_plain(found), None
 
     def _status(self) -> dict[str, Any]:
         server, journal, started = self._server, self._journal, self._publisher.started
@@ -252,3 +258,7 @@ class Queries:
             return self._publisher.range(stream, first, last, limit=limit)
         except OSError as error:
             raise RequestError("internal", f"the journal cannot be read: {error.strerror}") from None
+
+
+def _as_plain(record: CommandRecord) -> dict[str, Any]:
+    return {"op": record.id, "accepted": record.ts, **{name: getattr(record, name) for name in _OF_COMMAND}}

@@ -28,12 +28,14 @@ from esper_overwatch.protocol.codec.frames import (
 )
 from esper_overwatch.protocol.codec.zmq_options import ZmqContext, is_waiting
 from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.journal.command_log import CommandLog
 from esper_overwatch.protocol.journal.writer import DEFAULT_LIMITS, Journal, JournalLimits
 from esper_overwatch.protocol.messages.commands import Params, Socket
 from esper_overwatch.protocol.messages.events import (
     CommandDone,
     CommandFailed,
     CommandProgress,
+    CommandRefused,
     RunStateChanged,
 )
 from esper_overwatch.protocol.messages.headers import Heartbeat, TrainerBeat
@@ -43,14 +45,13 @@ from esper_overwatch.protocol.runs import RunFolder
 from esper_overwatch.protocol.version import PROTOCOL_VERSION
 
 from . import sockets
-from .command_registry import CommandRegistry
 from .emitter import Emitter
 from .faults import Faults
 from .immediate_commands import ImmediateCommands
 from .local_sockets import LocalSockets
 from .mailbox import Command, Mailbox
 from .publisher import MAX_TICK_EVENTS, Observer, Publisher
-from .queries import Queries
+from .queries import MAX_ENDED, Queries
 from .reply_sender import ReplySender
 from .request_handler import RequestHandler
 from .run_kind import TRAINING, RunKind
@@ -121,14 +122,14 @@ class Server:
         self._local = LocalSockets(run, self.boot, self.started, lambda: self._state)
         self._displacement: str | None = None
         self._journal = Journal(run.events, limits)
-        self.parameters, self.commands = parameters, CommandRegistry()
+        self.parameters, self.commands = parameters, CommandLog(max_ended=MAX_ENDED)
         self._publisher = Publisher(
             self.emitter,
             self._journal,
             run=run.id,
             boot=self.boot,
             send=self._send_event,
-            note=self.commands.note,
+            note=self._note_command,
         )
         find = self._publisher.incidents.find
         self._immediate = ImmediateCommands(self.emitter.emit, self._journal.rotate, find)
@@ -388,9 +389,14 @@ class Server:
                 self._replies.send(socket, reply, who)
                 sent += sum(map(len, reply))
 
+    def _note_command(self, event: object, ts: int) -> None:
+        """Keep for `op.get` what became of accepted commands."""
+        if not isinstance(event, CommandRefused):
+            self.commands.fold(event, ts=ts)
+
     def _emit_audit(self, event: object) -> None:
         """Make it known to `op.get` before the answer leaves, which is before the event is numbered."""
-        self.commands.note(event, time.time_ns() // 1000)
+        self._note_command(event, time.time_ns() // 1000)
         self.emitter.emit(event)
 
     def _send_event(self, frames: Frames) -> None:

@@ -11,10 +11,10 @@ from esper_overwatch.protocol.messages.commands import METHODS
 from esper_overwatch.protocol.messages.events import EVENTS
 from esper_overwatch.protocol.runs import Connection
 from esper_overwatch.protocol.server import rate_limiter
-from esper_overwatch.protocol.server.command_registry import MAX_ENDED
 from esper_overwatch.protocol.server.emitter import MAX_QUEUED
 from esper_overwatch.protocol.server.mailbox import MAX_MAILBOX_COMMANDS
 from esper_overwatch.protocol.server.publisher import MAX_RING_BYTES, MAX_RING_EVENTS
+from esper_overwatch.protocol.server.queries import MAX_ENDED
 from esper_overwatch.protocol.server.rate_limiter import REQUESTS_PER_SECOND
 from esper_overwatch.protocol.server.reply_cache import MAX_REMEMBERED, REMEMBERED_SECONDS
 from esper_overwatch.protocol.server.reply_sender import MAX_WAITING_BYTES

@@ -8,9 +8,10 @@ import pytest
 
 from esper_overwatch import connect
 from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.journal.command_log import CommandLog
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.messages import events as ev
-from esper_overwatch.protocol.server.command_registry import MAX_ENDED, CommandRegistry
+from esper_overwatch.protocol.server.queries import MAX_ENDED
 from esper_overwatch.protocol.server.rate_limiter import RateLimiter
 from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import until
@@ -103,12 +104,12 @@ def test_a_client_waits_where_it_asks_too_often(server: Server) -> None:
 
 
 def test_only_so_many_ended_ones_are_remembered() -> None:
-    operations = CommandRegistry()
+    operations = CommandLog(max_ended=MAX_ENDED)
     for n in range(MAX_ENDED + 50):
         accepted = ev.CommandAccepted(id=f"{n}", method="pause", params={}, client="c")
-        operations.note(accepted, n)
-        operations.note(ev.CommandDone(id=f"{n}", method="pause", result={}, seconds=0.0), n)
-        operations.note(accepted, n)
-    assert len(operations.list()) == MAX_ENDED
+        operations.fold(accepted, ts=n)
+        operations.fold(ev.CommandDone(id=f"{n}", method="pause", result={}, seconds=0.0), ts=n)
+        operations.fold(accepted, ts=n)
+    assert len(operations.records()) == MAX_ENDED
     assert operations.get("0") is None
     assert operations.get(f"{MAX_ENDED + 49}") is not None
