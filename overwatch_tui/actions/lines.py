@@ -9,13 +9,14 @@ from functools import partial
 from esper_overwatch.overwatch_tui.keys import ANY_TEXT, Key
 from esper_overwatch.overwatch_tui.model.command_line import (
     CommandLineError,
+    LoopCommands,
     Parsed,
     complete,
     explain,
     known_methods,
     parse_line,
+    read_loop_commands,
 )
-from esper_overwatch.overwatch_tui.model.loop_commands import OfferedCommand, read_loop_commands
 from esper_overwatch.overwatch_tui.panels.field_help import FIELD_HELP, LEGEND
 from esper_overwatch.overwatch_tui.settings.table import DEFAULT, SETTINGS, BadSetting, format_value
 from esper_overwatch.protocol.client.items import RequestOutcome
@@ -66,7 +67,7 @@ class LineActions(DisplayActions, CommandActions):
         from esper_overwatch.overwatch_tui.source.state_files import HistoryFile
 
         history, run_id, view = HistoryFile(), self.session.feed.run_id, self.session.view
-        loop = [] if view.read_only else read_loop_commands(self.session.state.loop_commands)
+        loop = {} if view.read_only else read_loop_commands(self.session.state.loop_commands)
         actions = {key.name: key for key in self._actions()}
         methods = [
             name
@@ -77,7 +78,7 @@ class LineActions(DisplayActions, CommandActions):
             PaletteRow(name, key.help, key.shown, is_ready=not key.values) for name, key in actions.items()
         ]
         entries += [PaletteRow(name, self._setting_words(name)) for name in SETTINGS if name not in actions]
-        entries += [PaletteRow(each.name, f"{each.usage}  {each.help}".lstrip()) for each in loop]
+        entries += [PaletteRow(each.name, f"{each.usage}  {each.effect}".lstrip()) for each in loop.values()]
         offered = {entry.name for entry in entries}
         entries += [PaletteRow(name, METHODS[name].effect) for name in methods if name not in offered]
         if is_help:
@@ -133,7 +134,7 @@ class LineActions(DisplayActions, CommandActions):
         value, source = self.settings.chosen[name]
         return f"{format_value(value)} ({source}): {SETTINGS[name].help}"
 
-    def _explained(self, text: str, *, actions: dict[str, Key], loop: list[OfferedCommand]) -> str:
+    def _explained(self, text: str, *, actions: dict[str, Key], loop: LoopCommands) -> str:
         """Explanation of the line so far."""
         text = _whole(text)
         name, space, rest = text.lstrip().partition(" ")
@@ -141,15 +142,12 @@ class LineActions(DisplayActions, CommandActions):
             setting = SETTINGS[name]
             kept = "" if setting.is_live else " From the next start on."
             return f"{self._setting_words(name)} {setting.allowed}, or {DEFAULT}.{kept}"
-        offered = next((each for each in loop if each.name == name), None)
-        if offered is not None:
-            return f"{offered.name} {offered.usage}: {offered.help}"
         if name in actions and (name not in METHODS or not rest):
             return actions[name].help
-        return explain(text)
+        return explain(text, loop)
 
     def _completed(
-        self, text: str, *, names: list[str], actions: dict[str, Key], loop: list[OfferedCommand]
+        self, text: str, *, names: list[str], actions: dict[str, Key], loop: LoopCommands
     ) -> list[str]:
         """Lines that the last word can become."""
         name, space, rest = text.partition(" ")
@@ -164,14 +162,9 @@ class LineActions(DisplayActions, CommandActions):
                 for each in actions[name].values
                 if each.startswith(rest) and each != ANY_TEXT
             ]
-        offered = next((each for each in loop if each.name == name), None)
-        if offered is not None:
-            head, _, last = text.rpartition(" ")
-            words = [f"{one.name}=" for one in offered.parameters if f" {one.name}=" not in head]
-            return [f"{head} {word}" for word in words if word.startswith(last)]
-        return complete(text, names)
+        return complete(text, names, loop)
 
-    def _problem(self, text: str, *, actions: dict[str, Key], loop: list[OfferedCommand]) -> str:
+    def _problem(self, text: str, *, actions: dict[str, Key], loop: LoopCommands) -> str:
         """What is wrong with a line that is to be executed; empty = nothing."""
         text = _whole(text)
         name, _, rest = text.strip().partition(" ")
@@ -193,9 +186,7 @@ class LineActions(DisplayActions, CommandActions):
             return f"{parsed.method} is a command, and this terminal is read-only"
         return ""
 
-    def _execute(
-        self, text: str, actions: dict[str, Key], loop: list[OfferedCommand], run_id: str | None
-    ) -> None:
+    def _execute(self, text: str, actions: dict[str, Key], loop: LoopCommands, run_id: str | None) -> None:
         name, _, rest = _whole(text).partition(" ")
         if name in SETTINGS and (rest or name not in actions):
             self.change_setting(name, rest)

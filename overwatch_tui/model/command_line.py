@@ -1,10 +1,11 @@
-"""The line behind `:`: methods of the daemon with their parameters, completed and explained from their types.
+"""The line behind `:`: methods of the daemon and commands of a published run's loop, with their parameters.
 
     telemetry.escalate epochs=10 env=3
     param.set ppo.learning_rate 3e-4
     mark "the cooler failed"
 
-Values without a name are taken in the order of the parameters. What the daemon refuses it says itself.
+They are completed and explained from the types. Values without a name are taken in the order of the
+parameters. What the daemon refuses it says itself; the values of a loop's command are checked here, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import shlex
 import types
 import typing
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -21,10 +22,12 @@ import msgspec
 from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.messages.commands import METHODS, Method
 
-from .loop_commands import OfferedCommand
-
 PLUMBING = frozenset(("hello", "ping", "snapshot", "replay", "schema"))
 """Methods that the terminal itself uses, and nobody types."""
+
+
+_PLACEHOLDERS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}
+_NO_COMMANDS: Mapping[str, TypedCommand] = {}
 
 
 class CommandLineError(EsperError):
@@ -43,7 +46,7 @@ class Parsed(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """One parameter of a method."""
+    """One parameter of a method or a loop's command."""
 
     name: str
     kind: Any
@@ -61,9 +64,35 @@ class Parameter(NamedTuple):
     def is_text(self) -> bool:
         return self.kind is str or _names_words(self.kind)
 
+    @property
+    def usage(self) -> str:
+        """`epochs=INT`, or `[epochs=5]` where it may be left out."""
+        if self.default:
+            return f"[{self.name}={self.default}]"
+        return f"{self.name}={_PLACEHOLDERS.get(self.kind, '')}"
+
+
+class TypedCommand(NamedTuple):
+    """What can be typed: a method of the daemon, or a command that a published run's loop has registered."""
+
+    name: str
+    effect: str
+    parameters: Sequence[Parameter]
+    """In the order in which values may be given without names."""
+    is_query: bool = False
+
+    @property
+    def usage(self) -> str:
+        """Parameters as they are typed."""
+        return " ".join(parameter.usage for parameter in self.parameters)
+
+
+LoopCommands = Mapping[str, TypedCommand]
+"""By name."""
+
 
 def parameters_of(method: Method) -> list[Parameter]:
-    """Parameters of a method, in the order in which values may be given without names."""
+    """Parameters of a method."""
     hints = typing.get_type_hints(method.params, include_extras=True)
     found = []
     for field in msgspec.structs.fields(method.params):
@@ -76,12 +105,43 @@ def parameters_of(method: Method) -> list[Parameter]:
     return found
 
 
+def read_loop_commands(described: dict[str, Any]) -> dict[str, TypedCommand]:
+    """The commands of `status` by name; what is not as expected is left out."""
+    found = {}
+    for name, of in sorted(described.items()):
+        about = of if isinstance(of, dict) else {}
+        rows = about.get("parameters")
+        parameters = [
+            _loop_parameter(key, one)
+            for key, one in (rows.items() if isinstance(rows, dict) else ())
+            if isinstance(one, dict)
+        ]
+        found[name] = TypedCommand(name, str(about.get("help") or ""), parameters)
+    return found
+
+
+def _loop_parameter(name: str, of: dict[str, Any]) -> Parameter:
+    kind: Any = {"bool": bool, "int": int, "float": float}.get(str(of.get("type")), str)
+    hint = {bool: "yes or no", int: "an integer", float: "a number"}.get(kind, "text")
+    if isinstance(choices := of.get("enum"), list) and all(isinstance(one, str) for one in choices):
+        kind, hint = Literal[tuple(choices)], " or ".join(choices)
+    return Parameter(name, kind, hint, _shown(of["default"]) if "default" in of else "")
+
+
+def _find(name: str, loop: LoopCommands) -> TypedCommand | None:
+    """What a name means; of a command that a loop shares with trainings the method."""
+    method = METHODS.get(name)
+    if method is None:
+        return loop.get(name)
+    return TypedCommand(name, method.effect, parameters_of(method), method.socket == "qry")
+
+
 def known_methods(*, answered: Collection[str] = ()) -> list[str]:
     """Names that one can type; without `answered` by the daemon, those of all its methods."""
     return sorted(name for name in METHODS if name not in PLUMBING and (not answered or name in answered))
 
 
-def complete(line: str, methods: Sequence[str]) -> list[str]:
+def complete(line: str, methods: Sequence[str], loop: LoopCommands = _NO_COMMANDS) -> list[str]:
     """Lines that the last word can become, in the order in which Tab offers them."""
     head, _, last = line.rpartition(" ")
     typed = head.split()
@@ -89,10 +149,10 @@ def complete(line: str, methods: Sequence[str]) -> list[str]:
         return [name + " " for name in methods if name.startswith(last)] + [
             name + " " for name in methods if last and last in name and not name.startswith(last)
         ]
-    method = METHODS.get(typed[0])
-    if method is None:
+    command = _find(typed[0], loop)
+    if command is None:
         return []
-    parameters = parameters_of(method)
+    parameters = command.parameters
     name, equals, value = last.partition("=")
     if equals:
         words = next((p.words for p in parameters if p.name == name), ())
@@ -101,28 +161,26 @@ def complete(line: str, methods: Sequence[str]) -> list[str]:
     return [f"{head} {p.name}=" for p in parameters if p.name.startswith(last) and p.name not in given]
 
 
-def explain(line: str) -> str:
-    """Explanation of the method or the parameter under the cursor."""
+def explain(line: str, loop: LoopCommands = _NO_COMMANDS) -> str:
+    """Explanation of the command or the parameter under the cursor."""
     words = line.lstrip().split(" ")
-    method = METHODS.get(words[0])
-    if method is None:
+    command = _find(words[0], loop)
+    if command is None:
         return "type to search; Enter executes, Tab completes, Up brings earlier lines back"
-    parameters = parameters_of(method)
     name, equals, _ = words[-1].partition("=")
-    for parameter in parameters:
+    for parameter in command.parameters:
         if len(words) > 1 and equals and parameter.name == name:
             values = f" ({' | '.join(parameter.words)})" if parameter.words else ""
             default = f", default {parameter.default}" if parameter.default else ""
             return f"{name}: {parameter.about}{values}{default}"
-    shown = " ".join(f"[{p.name}={p.default}]" if p.default else f"{p.name}=" for p in parameters)
-    return f"{method.name} {shown}".rstrip() + f": {method.effect}"
+    return f"{command.name} {command.usage}".rstrip() + f": {command.effect}"
 
 
-def parse_line(line: str, loop_commands: Collection[OfferedCommand] = ()) -> Parsed | None:
+def parse_line(line: str, loop: LoopCommands = _NO_COMMANDS) -> Parsed | None:
     """Parse a method or a loop's command, then values or NAME=VALUE. None = empty line.
 
     Raises:
-        CommandLineError: an unknown method, a quote that does not end, too many values.
+        CommandLineError: an unknown name, a quote that does not end, too many values, one of another type.
     """
     try:
         words = shlex.split(line)
@@ -130,27 +188,30 @@ def parse_line(line: str, loop_commands: Collection[OfferedCommand] = ()) -> Par
         raise CommandLineError(f"{error}".lower()) from None
     if not words:
         return None
-    name, rest = words[0], words[1:]
-    method = METHODS.get(name)
-    offered = next((each for each in loop_commands if each.name == name), None)
-    if offered is not None and method is None:
-        return Parsed(name, _offered_params(offered, rest), is_query=False)
-    if method is None:
-        raise CommandLineError(f"{name} is nothing that can be done; Tab shows what there is")
-    return Parsed(name, _params(name, rest, parameters_of(method)), method.socket == "qry")
+    command = _find(words[0], loop)
+    if command is None:
+        raise CommandLineError(f"{words[0]} is nothing that can be done; Tab shows what there is")
+    parameters = {one.name: one for one in command.parameters}
+    texts = _assigned(command.name, words[1:], [*parameters])
+    read = _value
+    if command.name not in METHODS:
+        read, texts = _checked, {name: text for name, text in texts.items() if text}
+        for one in command.parameters:
+            if not (one.default or one.name in texts):
+                raise CommandLineError(f"{one.name} is missing: {one.about}")
+    values = {name: read(parameters[name], text) for name, text in texts.items()}
+    return Parsed(command.name, values, command.is_query)
 
 
-def _offered_params(command: OfferedCommand, words: Sequence[str]) -> dict[str, Any]:
-    """The parameters of a loop's command by their types."""
+def _checked(parameter: Parameter, text: str) -> Any:
+    """The value of a loop's parameter, of its type."""
+    value = text.strip()
+    if parameter.kind is bool:
+        value = {"yes": "true", "y": "true", "no": "false", "n": "false"}.get(value.lower(), value)
     try:
-        return command.params(_assigned(command.name, words, [one.name for one in command.parameters]))
-    except ValueError as error:
-        raise CommandLineError(str(error)) from None
-
-
-def _params(name: str, words: Sequence[str], parameters: list[Parameter]) -> dict[str, Any]:
-    by_name = {p.name: p for p in parameters}
-    return {key: _value(text, by_name[key]) for key, text in _assigned(name, words, [*by_name]).items()}
+        return msgspec.convert(value, parameter.kind, strict=False)
+    except msgspec.ValidationError:
+        raise CommandLineError(f"{parameter.name} = {text!r}: must be {parameter.about}") from None
 
 
 def _assigned(command: str, words: Sequence[str], names: Sequence[str]) -> dict[str, str]:
@@ -171,7 +232,7 @@ def _count(number: int) -> str:
     return {0: "no value", 1: "1 value"}.get(number, f"{number} values")
 
 
-def _value(text: str, parameter: Parameter) -> Any:
+def _value(parameter: Parameter, text: str) -> Any:
     """Text where the type says so, a list where it has several, else JSON, else text."""
     if typing.get_origin(parameter.kind) is tuple:
         return text.split(",")

@@ -9,8 +9,12 @@ import pytest
 from esper_overwatch import publish
 from esper_overwatch.overwatch_tui import keys
 from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.model.command_line import (
+    CommandLineError,
+    parse_line,
+    read_loop_commands,
+)
 from esper_overwatch.overwatch_tui.model.log_entries import has_log_entry
-from esper_overwatch.overwatch_tui.model.loop_commands import OfferedParameter, read_loop_commands
 from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.panels.metric_charts import charted
 from esper_overwatch.overwatch_tui.render.bars import key_line
@@ -256,19 +260,23 @@ async def test_views_without_meaning_are_not_offered() -> None:
     ],
 )
 def test_typed_values_become_their_types(kind: str, text: str, value: object) -> None:
-    assert OfferedParameter("x", kind).parse(text) == value
+    loop = read_loop_commands({"save": {"parameters": {"x": {"type": kind}}}})
+    parsed = parse_line(f'save x="{text}"', loop)
+    assert parsed is not None
+    assert parsed.params == {"x": value}
 
 
 @pytest.mark.parametrize(("kind", "text"), [("int", "1.5"), ("float", "x"), ("bool", "2"), ("str", "z")])
 def test_what_is_not_of_the_type_is_refused(kind: str, text: str) -> None:
-    choices = ("a", "b") if kind == "str" else ()
-    with pytest.raises(ValueError, match=r"x = .* must be"):
-        OfferedParameter("x", kind, choices=choices).parse(text)
+    choices = {"enum": ["a", "b"]} if kind == "str" else {}
+    loop = read_loop_commands({"save": {"parameters": {"x": {"type": kind, **choices}}}})
+    with pytest.raises(CommandLineError, match=r"x = .* must be"):
+        parse_line(f"save x={text}", loop)
 
 
 def test_commands_of_a_hostile_publisher_are_read() -> None:
     found = read_loop_commands({"a": None, "b": {"parameters": 3}, "c": {"parameters": {"x": 1, "y": {}}}})
-    assert [(one.name, [p.name for p in one.parameters]) for one in found] == [
+    assert [(one.name, [p.name for p in one.parameters]) for one in found.values()] == [
         ("a", []),
         ("b", []),
         ("c", ["y"]),

@@ -17,8 +17,8 @@ from esper_overwatch.overwatch_tui.model.command_line import (
     known_methods,
     parameters_of,
     parse_line,
+    read_loop_commands,
 )
-from esper_overwatch.overwatch_tui.model.loop_commands import OfferedCommand, OfferedParameter
 from esper_overwatch.protocol.messages.commands import METHODS
 from tests.protocol.values import NEEDED
 
@@ -54,8 +54,8 @@ def test_a_line_is_a_method_and_its_parameters(line: str, method: str, params: d
 
 
 def test_a_loops_own_command_takes_names_and_values() -> None:
-    parameters = (OfferedParameter("every", "int"), OfferedParameter("name", "str", has_default=True))
-    save = [OfferedCommand("save", "", parameters)]
+    parameters = {"every": {"type": "int"}, "name": {"type": "str", "default": ""}}
+    save = read_loop_commands({"save": {"parameters": parameters}})
     parsed = parse_line("save every=5 name=best", save)
     assert parsed is not None
     assert parsed.params == {"every": 5, "name": "best"}
