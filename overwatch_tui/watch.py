@@ -18,7 +18,7 @@ from esper_overwatch.protocol.messages.events import lease_fingerprint
 
 from .first_frame import FirstFrame
 from .panels import PANELS
-from .render.comparison_table import ComparedValues, comparison_lines, differing_options, last_values
+from .render.comparison_table import comparison_lines, differing_options, last_values
 from .render.format import format_clock
 from .render.layout import MIN_HEIGHT, MIN_WIDTH, compose_screen
 from .render.lines import plain
@@ -98,7 +98,7 @@ def print_once(options: WatchOptions, settings: Settings, *, after_round: int, a
 
 def _print_comparison(options: WatchOptions, *, as_json: bool) -> None:
     found = find_named(options.compared, daemon=options.daemon, thin=options.thin)
-    runs = [ComparedValues(run.mark, run.name, run.config, run.curves) for run in read_compared(found)]
+    runs = read_compared(found)
     if as_json:
         rows = {"options": differing_options(runs), "last": last_values(runs)}
         click.echo(escape_json(json.dumps({"runs": [run.name for run in runs], **rows})))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from esper_overwatch.protocol.messages.anomaly_guide import ROLLBACK
 from esper_overwatch.protocol.messages.events import Anomaly
 from esper_overwatch.protocol.messages.vocabulary import SEVERITY_RANK
@@ -14,32 +12,21 @@ def env_source(env: int) -> str:
     return f"env{env:02d}"
 
 
-@dataclass(frozen=True)
-class AnomalyRecord:
-    """One raised signal."""
-
-    source: str
-    kind: str
-    severity: str
-    count: int
-    last: int
-    """Microseconds."""
-
-
-Anomalies = dict[tuple[str, str], AnomalyRecord]
-"""The raised signals by (source, kind)."""
+Anomalies = dict[tuple[str, str], tuple[int, Anomaly]]
+"""The raised signals by (source, kind), each with its time, microseconds."""
 
 
 def fold_anomaly(known: Anomalies, event: Anomaly, *, ts: int) -> None:
     """Take in the newest event of one (source, kind)."""
     key = event.source, event.kind
     if event.active:
-        known[key] = AnomalyRecord(*key, event.severity, event.count, ts)
+        known[key] = ts, event
     else:
         known.pop(key, None)
 
 
-def raised_at(known: Anomalies, source: str) -> list[AnomalyRecord]:
+def raised_at(known: Anomalies, source: str) -> list[Anomaly]:
     """Those of a source and of its parts (`env07` and `env07.r0c1`), the worst first."""
-    found = [one for one in known.values() if one.source == source or one.source.startswith(source + ".")]
-    return sorted(found, key=lambda r: (-SEVERITY_RANK[r.severity], r.kind != ROLLBACK, -r.last))
+    found = [one for one in known.values() if f"{one[1].source}.".startswith(f"{source}.")]
+    found.sort(key=lambda one: (-SEVERITY_RANK[one[1].severity], one[1].kind != ROLLBACK, -one[0]))
+    return [event for _, event in found]

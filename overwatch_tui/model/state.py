@@ -196,8 +196,8 @@ class State:
 
     def detector_severity(self, source: str, kind: str) -> str | None:
         """Severity that the daemon has raised for a signal; None where it has not."""
-        record = self.anomalies.get((source, kind))
-        return record.severity if record is not None else None
+        raised = self.anomalies.get((source, kind))
+        return None if raised is None else raised[1].severity
 
     @property
     def is_published(self) -> bool:

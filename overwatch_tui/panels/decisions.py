@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
-from esper_overwatch.overwatch_tui.render.env_rows import sorted_rows
+from esper_overwatch.overwatch_tui.render.env_rows import decision, sorted_rows
 from esper_overwatch.overwatch_tui.render.format import format_share
 from esper_overwatch.overwatch_tui.render.lines import Line, Row
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
@@ -17,20 +16,17 @@ from . import env as env_panel
 
 def _record(inputs: PanelInputs, env: int, action: str) -> dict[str, FieldValue]:
     """What was decided in an env, and the likeliest other operation."""
-    state, epoch = inputs.state, inputs.state.epoch
-    if epoch is None:
+    made = decision(inputs.state, env)
+    if made is None:
         return {"env": env, "action": action}
-    shares, chosen = at_or_none(epoch.op_probability, env) or [], at_or_none(epoch.op, env)
-    others = [(share, op) for op, share in enumerate(shares) if share > 0 and op != chosen]
-    other, op = max(others, default=(None, None))
     return {
         "env": env,
         "action": action,
-        "sure": at_or_none(epoch.probability, env),
-        "op": None if chosen is None else at_or_none(shares, chosen),
-        "value": at_or_none(epoch.value, env),
-        "else": "" if op is None else state.op_name(op),
-        "else_share": other,
+        "sure": made.sure,
+        "op": made.of_op,
+        "value": made.value,
+        "else": made.other,
+        "else_share": made.other_share,
     }
 
 

@@ -137,9 +137,8 @@ def charts(inputs: PanelInputs) -> Sequence[str]:
 def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
     found: list[dict[str, FieldValue]] = []
     for source in map(str, keys(inputs)):
-        row = inputs.state.drift[source]._asdict()
-        del row["seq"]
-        found.append({"source": source, **row, "sev": severity_label(_severity(inputs, source))})
+        row = inputs.state.drift[source]
+        found.append({"source": source, **row._asdict(), "sev": severity_label(_severity(inputs, source))})
     return found
 
 

@@ -9,7 +9,7 @@ from esper_overwatch.overwatch_tui.model.anomalies import env_source
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.log_entries import LogEntry
 from esper_overwatch.overwatch_tui.render.chart_page import draw_charts
-from esper_overwatch.overwatch_tui.render.env_rows import EnvRow, env_row, num_copies, slot_cells
+from esper_overwatch.overwatch_tui.render.env_rows import EnvRow, decision, env_row, num_copies, slot_cells
 from esper_overwatch.overwatch_tui.render.event_text import event_text
 from esper_overwatch.overwatch_tui.render.format import (
     format_clock,
@@ -110,21 +110,16 @@ def _decision(inputs: PanelInputs, found: EnvRow, width: int) -> Line:
 
     The first is that of the whole action, with its slot and all else; the others are those of ops.
     """
-    state, env, epoch = inputs.state, found.env, inputs.state.epoch
     row = Row().put(" decided ", "dim").put(found.action)
-    probability = at_or_none(epoch.probability, env) if epoch else None
-    if epoch is None or probability is None:
+    made = decision(inputs.state, found.env)
+    if made is None or made.sure is None:
         return row.line(width)
-    shares, chosen = at_or_none(epoch.op_probability, env) or [], at_or_none(epoch.op, env)
-    of_op = at_or_none(shares, chosen) if chosen is not None else None
-    row.put(f", p {format_share(probability)}")
-    if of_op is not None and format_share(of_op) != format_share(probability):
-        row.put(f" (op {format_share(of_op)})", "dim")
-    row.put(f", value {format_share(at_or_none(epoch.value, env), '+')}")
-    others = [(share, op) for op, share in enumerate(shares) if share > 0 and op != chosen]
-    if others:
-        share, op = max(others)
-        row.put(f"; else {state.op_name(op)} {format_share(share)}", "dim")
+    row.put(f", p {format_share(made.sure)}")
+    if made.of_op is not None and format_share(made.of_op) != format_share(made.sure):
+        row.put(f" (op {format_share(made.of_op)})", "dim")
+    row.put(f", value {format_share(made.value, '+')}")
+    if made.other:
+        row.put(f"; else {made.other} {format_share(made.other_share)}", "dim")
     return row.line(width)
 
 

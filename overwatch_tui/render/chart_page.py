@@ -9,7 +9,7 @@ from esper_overwatch.overwatch_tui.model.courses import Course, Quantiles, Shift
 from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 
 from .chart_view import OVER_RUNS
-from .comparison_table import RUN_STYLES, ComparedValues, comparison_lines
+from .comparison_table import RUN_STYLES, comparison_lines
 from .format import format_duration, format_number
 from .lines import Line, Row, StyledText, block
 from .panel import PanelInputs
@@ -230,10 +230,10 @@ def comparison_head(inputs: PanelInputs, width: int, height: int) -> list[Line]:
     if view.overlay != OVER_RUNS or view.watched is None:
         return []
     name = view.watched.name
-    own = ComparedValues("a", name, state.run.config if state.run else {}, inputs.own_curves)
-    others = [ComparedValues(run.mark, run.name, run.config, run.curves) for run in view.runs]
+    config = state.run.config if state.run else {}
+    own = ComparedRun("a", name, view.begin, inputs.own_curves, config)
     words = f"by {inputs.axis.unit}" if inputs.axis.is_by_step else "since begin"
-    return comparison_lines([own, *others], width, label=words, height=height // 3, first=view.names)
+    return comparison_lines([own, *view.runs], width, label=words, height=height // 3, first=view.names)
 
 
 EMPTY_PINS = (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from esper_overwatch.overwatch_tui.model.curves import Curves
+from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 
 from .format import NOT_MEASURED, format_count, format_number
 from .lines import Line, Row
@@ -16,15 +16,6 @@ RUN_STYLES = ("chart", "chart2", "chart3", "accent", "info", "key")
 _RESULTS = ("return.", "accuracy.", "evaluation.", "lead.", "metric/")
 """Beginnings of the names of results."""
 _OF_MACHINE = ("cpu", "cpu.machine", "rss", "memory", "gpu")
-
-
-class ComparedValues(NamedTuple):
-    """A run of the table."""
-
-    mark: str
-    name: str
-    config: Mapping[str, Any]
-    curves: Curves
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -38,7 +29,7 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return found
 
 
-def differing_options(runs: Sequence[ComparedValues]) -> dict[str, list[str]]:
+def differing_options(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
     """Values in words by option, a value for each run, of the options in which not all agree."""
     known = [dict(leaves(run.config)) for run in runs]
     names = dict.fromkeys(name for each in known for name in each)
@@ -46,7 +37,7 @@ def differing_options(runs: Sequence[ComparedValues]) -> dict[str, list[str]]:
     return {name: row for name, row in rows.items() if len(set(row)) > 1}
 
 
-def last_values(runs: Sequence[ComparedValues], first: Sequence[str] = ()) -> dict[str, list[str]]:
+def last_values(runs: Sequence[ComparedRun], first: Sequence[str] = ()) -> dict[str, list[str]]:
     """The newest value of each curve that all have: those named `first`, then results, then the others.
 
     Of a training those of its rounds, not of each env; none of the machine, for which the run cannot help.
@@ -60,7 +51,7 @@ def last_values(runs: Sequence[ComparedValues], first: Sequence[str] = ()) -> di
 
 
 def comparison_lines(
-    runs: Sequence[ComparedValues],
+    runs: Sequence[ComparedRun],
     width: int,
     *,
     label: str = "",

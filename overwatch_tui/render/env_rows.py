@@ -7,27 +7,18 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import NamedTuple
 
-from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord, env_source, raised_at
+from esper_overwatch.overwatch_tui.model.anomalies import env_source, raised_at
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.protocol.messages.anomaly_guide import ROLLBACK, title_of
-from esper_overwatch.protocol.messages.vocabulary import WITH_SEED
+from esper_overwatch.protocol.messages.events import Anomaly
+from esper_overwatch.protocol.messages.vocabulary import WITH_SEED, Stage
 
 from .lines import StyledText
 from .panel import PanelInputs
 from .theme import Glyphs, severity_mark
 
-STAGE_LETTERS = {
-    "DORMANT": ".",
-    "GERMINATED": "G",
-    "TRAINING": "T",
-    "BLENDING": "B",
-    "HOLDING": "H",
-    "FOSSILIZED": "F",
-    "PRUNED": "P",
-    "EMBARGOED": "E",
-    "RESETTING": "R",
-}
+STAGE_LETTERS = {stage.name: stage.name[0] for stage in Stage} | {"DORMANT": "."}
 SEED_STAGES = frozenset(stage.name for stage in WITH_SEED)
 SHORT_OPS = {"GERMINATE": "GERM", "SET_ALPHA": "ALPHA", "FOSSILIZE": "FOSSIL"}
 CELL_WIDTH, WORD_WIDTH = 6, 13
@@ -121,7 +112,7 @@ def env_row(state: State, env: int, glyphs: Glyphs) -> EnvRow:
     )
 
 
-def _status(records: Sequence[AnomalyRecord], *, has_data: bool) -> tuple[str, str | None]:
+def _status(records: Sequence[Anomaly], *, has_data: bool) -> tuple[str, str | None]:
     worst = records[0].severity if records else None
     if records and records[0].kind == ROLLBACK:
         return ROLLBACK, worst
@@ -134,13 +125,42 @@ def _status(records: Sequence[AnomalyRecord], *, has_data: bool) -> tuple[str, s
     return ("ok" if has_data else "--"), None
 
 
-def _trouble(records: Sequence[AnomalyRecord], source: str, glyphs: Glyphs) -> str:
+def _trouble(records: Sequence[Anomaly], source: str, glyphs: Glyphs) -> str:
     if not records:
         return ""
     record = records[0]
     where = record.source[len(source) + 1 :]
     words = [title_of(record.kind), where, f"{glyphs.times}{record.count}" if record.count > 1 else ""]
     return " ".join(w for w in words if w)
+
+
+class Decision(NamedTuple):
+    """How sure a network was of what it decided for an env; None is what was not measured."""
+
+    sure: float | None
+    """Probability of the whole action, with its slot and all else."""
+    of_op: float | None
+    """Probability of its operation alone."""
+    value: float | None
+    other: str
+    """The likeliest other operation; empty where there is none."""
+    other_share: float | None
+
+
+def decision(state: State, env: int) -> Decision | None:
+    epoch = state.epoch
+    if epoch is None:
+        return None
+    shares, chosen = at_or_none(epoch.op_probability, env) or [], at_or_none(epoch.op, env)
+    others = [(share, op) for op, share in enumerate(shares) if share > 0 and op != chosen]
+    share, op = max(others, default=(None, None))
+    return Decision(
+        at_or_none(epoch.probability, env),
+        None if chosen is None else at_or_none(shares, chosen),
+        at_or_none(epoch.value, env),
+        "" if op is None else state.op_name(op),
+        share,
+    )
 
 
 def _action(state: State, env: int) -> str:

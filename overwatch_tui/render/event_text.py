@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from esper_overwatch.protocol.messages import events as ev
@@ -21,41 +22,33 @@ def event_text(data: Any) -> str:
     """One line about an event, or the viewer's own text; "" for events that the log does not show."""
     if isinstance(data, str):
         return data
-    text = _training_text(data) or _run_text(data) or _telemetry_text(data) or _command_text(data) or ""
+    tell = _TEXTS.get(type(data))
+    text = "" if tell is None else tell(data)
     return text if "\n" not in text else " ".join(text.split())
 
 
-def _training_text(data: Any) -> str | None:
-    match data:
-        case ev.SeedStage():
-            return _seed_text(data)
-        case ev.Incident():
-            after = f" after {data.suspect}" if data.suspect else ""
-            return f"{data.title} over" if data.over else f"{data.title}: {data.scope}{after}"
-        case ev.Alert():
-            return _alert_text(data)
-        case ev.AnomalyAcknowledged():
-            return f"{data.kind} acknowledged by {data.by}" + (f": {data.reason}" if data.reason else "")
-        case ev.AnomalyMuted():
-            what = f"muted until {format_clock(data.until)}" if data.until else "no longer muted"
-            return f"{data.kind} {what}, by {data.by}" + (f": {data.reason}" if data.reason else "")
-        case ev.PPOUpdate():
-            return (
-                f"update kl {data.approx_kl:.3f} ent {data.entropy:.2f} clip {data.clip_fraction:.2f} "
-                f"ev {format_number(data.explained_variance)}  {data.seconds * 1000:.0f} ms"
-            )
-        case ev.TeacherRound():
-            return _teacher_text(data)
-        case ev.RoundFinished():
-            return (
-                f"return {data.return_mean:+.2f}  acc {100 * data.accuracy_mean:.1f} best "
-                f"{100 * data.accuracy_best:.1f} env{data.best_env:02d}  {format_duration(data.seconds)}"
-            )
-        case ev.GovernorRollback():
-            return f"rollback: {data.cause}, loss {data.loss:.3g}, back to epoch {data.restored_epoch}"
-        case ev.GovernorVeto():
-            return f"veto: {' '.join(data.ops)} {data.slot}, {data.reason}"
-    return None
+def _update_text(update: ev.PPOUpdate) -> str:
+    return (
+        f"update kl {update.approx_kl:.3f} ent {update.entropy:.2f} clip {update.clip_fraction:.2f} "
+        f"ev {format_number(update.explained_variance)}  {update.seconds * 1000:.0f} ms"
+    )
+
+
+def _round_text(finished: ev.RoundFinished) -> str:
+    return (
+        f"return {finished.return_mean:+.2f}  acc {100 * finished.accuracy_mean:.1f} best "
+        f"{100 * finished.accuracy_best:.1f} env{finished.best_env:02d}  {format_duration(finished.seconds)}"
+    )
+
+
+def _incident_text(incident: ev.Incident) -> str:
+    after = f" after {incident.suspect}" if incident.suspect else ""
+    return f"{incident.title} over" if incident.over else f"{incident.title}: {incident.scope}{after}"
+
+
+def _muted_text(mute: ev.AnomalyMuted) -> str:
+    what = f"muted until {format_clock(mute.until)}" if mute.until else "no longer muted"
+    return f"{mute.kind} {what}, by {mute.by}{_behind(': ', mute.reason)}"
 
 
 def _teacher_text(report: ev.TeacherRound) -> str:
@@ -92,84 +85,81 @@ def _seed_text(stage: ev.SeedStage) -> str:
     return " ".join(word for word in words if word)
 
 
-def _run_text(data: Any) -> str | None:
-    match data:
-        case ev.LogLine():
-            return data.message
-        case ev.RunStarted(kind="published"):
-            return f"{data.name}: published, pid {data.pid} {' '.join(data.tags)}".rstrip()
-        case ev.RunConfigured():
-            return f"configuration changed: {', '.join(data.config)}"
-        case ev.LoggedText():
-            return f"{data.name}: {data.text} (step {data.step})"
-        case ev.LoggedTable():
-            return f"{data.name}: table of {data.size} rows (step {data.step})"
-        case ev.Artifact():
-            size = format_bytes(data.bytes)
-            return f"{data.name}: {data.kind} {data.path} {size} (step {data.step})"
-        case ev.RunStarted():
-            again = "" if data.resumed_round is None else f", resumed after round {data.resumed_round}"
-            return f"{data.name}: {data.envs} envs of {data.task} on {data.device}, pid {data.pid}{again}"
-        case ev.RunStateChanged():
-            return data.state + (f" ({data.reason})" if data.reason else "")
-        case ev.RunStopped():
-            return f"stopped: {data.error or data.reason} (exit {data.exit_code})"
-        case ev.PostmortemWritten():
-            return f"post-mortem ({data.reason}) in {data.path}"
-        case ev.RankLost():
-            return f"{data.error}; {data.checkpoint or 'no checkpoint'}"
-        case ev.CheckpointSaved():
-            return f"{_file_name(data.path)} {format_bytes(data.bytes)} ({data.reason})"
-        case ev.CheckpointFailed():
-            return f"failed: {data.error} ({data.path})"
-    return None
+def _start_text(run: ev.RunStarted) -> str:
+    if run.kind == "published":
+        return f"{run.name}: published, pid {run.pid} {' '.join(run.tags)}".rstrip()
+    again = "" if run.resumed_round is None else f", resumed after round {run.resumed_round}"
+    return f"{run.name}: {run.envs} envs of {run.task} on {run.device}, pid {run.pid}{again}"
 
 
-def _telemetry_text(data: Any) -> str | None:
-    match data:
-        case ev.TelemetryStride():
-            took = f"it took {data.share:.1%} of the time, {data.budget:.1%} allowed"
-            return f"drift each {data.new} epochs, was {data.old}: {took}"
-        case ev.TelemetryLevel():
-            duration = "" if data.epochs is None else f" for {data.epochs} epochs"
-            where = "" if data.env is None else f" in env{data.env:02d}"
-            return f"{data.previous} > {data.level}{where}{duration} ({data.reason})"
-        case ev.TelemetryLost():
-            return f"{data.count} events of {data.stream} refused: queue full"
-        case ev.JournalRemoved():
-            return f"{data.segment} {format_bytes(data.bytes)} removed: journal.keep_bytes"
-        case ev.ProfilerStarted():
-            return f"recording {data.epochs} epochs"
-        case ev.ProfilerFinished():
-            return data.error or f"{_file_name(data.path)} {format_bytes(data.bytes)}"
-    return None
+def _stride_text(stride: ev.TelemetryStride) -> str:
+    took = f"it took {stride.share:.1%} of the time, {stride.budget:.1%} allowed"
+    return f"drift each {stride.new} epochs, was {stride.old}: {took}"
 
 
-def _command_text(data: Any) -> str | None:
-    match data:
-        case ev.CommandAccepted():
-            values = " ".join(f"{k}={v}" for k, v in data.params.items() if v not in (None, ""))
-            return f"{data.method} {values} by {data.client or '?'}".replace("  ", " ")
-        case ev.CommandRefused():
-            return f"{data.method} refused: {data.message}"
-        case ev.CommandDone():
-            return f"{data.method} done in {format_duration(data.seconds)}"
-        case ev.CommandFailed(kind="cancelled"):
-            return f"{data.method} {data.message}"
-        case ev.CommandFailed():
-            return f"{data.method} failed: {data.message}"
-        case ev.CommandProgress():
-            return f"{data.method} {data.done} of {data.total} epochs"
-        case ev.ParamChanged():
-            return f"{data.key} {data.old:g} > {data.new:g} (by {data.by})"
-        case ev.Mark():
-            return f"{data.text} (by {data.client})"
-        case ev.Lease():
-            by = f" by {data.by}" if data.by else ""
-            note = f" ({data.note})" if data.note else ""
-            return f"{data.state}{by}: {data.holder}{note}"
-    return None
+def _level_text(change: ev.TelemetryLevel) -> str:
+    duration = "" if change.epochs is None else f" for {change.epochs} epochs"
+    where = "" if change.env is None else f" in env{change.env:02d}"
+    return f"{change.previous} > {change.level}{where}{duration} ({change.reason})"
+
+
+def _accepted_text(command: ev.CommandAccepted) -> str:
+    values = " ".join(f"{k}={v}" for k, v in command.params.items() if v not in (None, ""))
+    return f"{command.method} {values} by {command.client or '?'}".replace("  ", " ")
+
+
+def _lease_text(lease: ev.Lease) -> str:
+    note = f" ({lease.note})" if lease.note else ""
+    return f"{lease.state}{_behind(' by ', lease.by)}: {lease.holder}{note}"
+
+
+def _behind(word: str, text: str) -> str:
+    """A text behind a word; nothing where there is none."""
+    return f"{word}{text}" if text else ""
 
 
 def _file_name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
+
+
+_TEXTS: dict[type, Callable[[Any], str]] = {
+    ev.SeedStage: _seed_text,
+    ev.Incident: _incident_text,
+    ev.Alert: _alert_text,
+    ev.AnomalyAcknowledged: lambda e: f"{e.kind} acknowledged by {e.by}{_behind(': ', e.reason)}",
+    ev.AnomalyMuted: _muted_text,
+    ev.PPOUpdate: _update_text,
+    ev.TeacherRound: _teacher_text,
+    ev.RoundFinished: _round_text,
+    ev.GovernorRollback: lambda e: (
+        f"rollback: {e.cause}, loss {e.loss:.3g}, back to epoch {e.restored_epoch}"
+    ),
+    ev.GovernorVeto: lambda e: f"veto: {' '.join(e.ops)} {e.slot}, {e.reason}",
+    ev.LogLine: lambda e: e.message,
+    ev.RunStarted: _start_text,
+    ev.RunConfigured: lambda e: f"configuration changed: {', '.join(e.config)}",
+    ev.RunStateChanged: lambda e: e.state + (f" ({e.reason})" if e.reason else ""),
+    ev.RunStopped: lambda e: f"stopped: {e.error or e.reason} (exit {e.exit_code})",
+    ev.PostmortemWritten: lambda e: f"post-mortem ({e.reason}) in {e.path}",
+    ev.RankLost: lambda e: f"{e.error}; {e.checkpoint or 'no checkpoint'}",
+    ev.CheckpointSaved: lambda e: f"{_file_name(e.path)} {format_bytes(e.bytes)} ({e.reason})",
+    ev.CheckpointFailed: lambda e: f"failed: {e.error} ({e.path})",
+    ev.LoggedText: lambda e: f"{e.name}: {e.text} (step {e.step})",
+    ev.LoggedTable: lambda e: f"{e.name}: table of {e.size} rows (step {e.step})",
+    ev.Artifact: lambda e: f"{e.name}: {e.kind} {e.path} {format_bytes(e.bytes)} (step {e.step})",
+    ev.TelemetryStride: _stride_text,
+    ev.TelemetryLevel: _level_text,
+    ev.TelemetryLost: lambda e: f"{e.count} events of {e.stream} refused: queue full",
+    ev.JournalRemoved: lambda e: f"{e.segment} {format_bytes(e.bytes)} removed: journal.keep_bytes",
+    ev.ProfilerStarted: lambda e: f"recording {e.epochs} epochs",
+    ev.ProfilerFinished: lambda e: e.error or f"{_file_name(e.path)} {format_bytes(e.bytes)}",
+    ev.CommandAccepted: _accepted_text,
+    ev.CommandRefused: lambda e: f"{e.method} refused: {e.message}",
+    ev.CommandDone: lambda e: f"{e.method} done in {format_duration(e.seconds)}",
+    ev.CommandFailed: lambda e: f"{e.method}{'' if e.kind == 'cancelled' else ' failed:'} {e.message}",
+    ev.CommandProgress: lambda e: f"{e.method} {e.done} of {e.total} epochs",
+    ev.ParamChanged: lambda e: f"{e.key} {e.old:g} > {e.new:g} (by {e.by})",
+    ev.Mark: lambda e: f"{e.text} (by {e.client})",
+    ev.Lease: _lease_text,
+}
+"""What is told of an event, by its class."""

@@ -120,31 +120,11 @@ class PanelInputs:
         axis = ChartAxis(self.now, self.window)
         return sparkline(self.history(name), width, axis, self.glyphs, low=low, high=high)
 
-    def chart(
-        self,
-        series: Sequence[Series],
-        width: int,
-        height: int,
-        *,
-        limits: Sequence[tuple[float, str]] = (),
-        floor: float | None = None,
-        form: str = "{:.3g}",
-    ) -> list[Line]:
-        """A chart over the chosen window; see `plot.chart`."""
+    def chart(self, series: Sequence[Series], width: int, height: int, **options: Any) -> list[Line]:
+        """A chart over the chosen window, its limits, floor and form among the options; see `plot.chart`."""
         view = self.view.charts
-        return chart(
-            series,
-            width,
-            height,
-            self.axis,
-            self.glyphs,
-            limits=limits,
-            floor=floor,
-            form=form,
-            is_log=view.is_log,
-            at=view.at,
-            memory=view.memory,
-        )
+        chosen = {"is_log": view.is_log, "at": view.at, "memory": view.memory}
+        return chart(series, width, height, self.axis, self.glyphs, **chosen, **options)
 
     def history(self, name: str) -> History | None:
         """The course of a signal; None before its first value."""

@@ -14,7 +14,7 @@ from rich.color import Color
 from rich.style import Style
 
 from .lines import CUT
-from .palettes import PALETTES
+from .palettes import MONOCHROME, PALETTES
 
 
 @dataclass(frozen=True)
@@ -68,19 +68,6 @@ ASCII = Glyphs(
     cut="~",
 )
 
-_MONOCHROME = {
-    "bold": "bold",
-    "title": "bold",
-    "key": "bold",
-    "warning": "bold",
-    "critical": "bold reverse",
-    "alarm": "bold reverse",
-    "caution": "reverse",
-    "tab": "reverse",
-    "live": "bold",
-    "focus": "bold",
-}
-
 
 class Theme:
     """Styles by name; names in one string are laid over each other (`"critical select"`).
@@ -105,7 +92,7 @@ class Theme:
 @lru_cache(maxsize=4096)
 def _resolve(names: str, theme: str) -> Style:
     """The style in a theme; in none of them where its name is empty."""
-    styles = PALETTES[theme].styles if theme else _MONOCHROME
+    styles = PALETTES[theme].styles if theme else MONOCHROME.styles
     style = Style.null()
     for name in names.split():
         if theme and name.startswith("pixels:"):
