@@ -9,10 +9,9 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from esper_overwatch.protocol.client.command_line import check_arguments, exit_on_error
 from esper_overwatch.protocol.client.ssh_command import DAEMON_VARIABLE
@@ -44,33 +43,6 @@ class _Command(click.Command):
             return super().invoke(ctx)
 
 
-if TYPE_CHECKING:
-    _Text = click.ParamType[str]
-else:
-    _Text = click.ParamType  # takes a parameter since click 8.4
-
-
-class _View(_Text):
-    """The name of a view; the table of them is loaded where one is given, or for the help."""
-
-    name = "view"
-
-    @property
-    def _choice(self) -> click.Choice[str]:
-        return click.Choice([str(view) for view in SETTINGS["view"].choices])
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002
-        return f"[{'|'.join(self._choice.choices)}]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return self._choice.convert(value, param, ctx)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        return self._choice.shell_complete(ctx, param, incomplete)
-
-
 def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for each setting, under its name; `glyphs` has `--ascii`."""
     for name, setting in reversed(SETTINGS.items()):
@@ -79,8 +51,6 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
             continue
         if isinstance(setting.default, bool):
             made = click.option(f"{option}/--no-{option[2:]}", name, default=None, help=setting.help)
-        elif name == "view":
-            made = click.option(option, type=_View(), help=setting.help + default)
         elif setting.read is not None:
             examples = f"[{'|'.join(map(str, setting.choices))}|...]"
             made = click.option(option, metavar=examples, help=setting.help + default)

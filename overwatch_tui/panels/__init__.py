@@ -4,7 +4,8 @@ A new panel is its file, which ends in a `Renderer`, and a row here: keys, tabs,
 Imports `model`, `render` and the table of keys; `screens`, the application and the command line import it.
 """
 
-from esper_overwatch.overwatch_tui.render.panel import Panel, PanelGroup, PanelTable
+from esper_overwatch.overwatch_tui.render.panel import Panel, PanelTable
+from esper_overwatch.overwatch_tui.render.views import PUBLISHED_VIEWS, VIEWS
 
 from . import (
     about,
@@ -47,37 +48,4 @@ _PANELS = (
     Panel("pins", pins.RENDERER),
     Panel("empty", empty.RENDERER),
 )
-_PROBLEMS = PanelGroup("2", "problems", ("incidents",))
-_MACHINE = ("system", "log", "commands", "profile")
-_PUBLISHED = PanelTable(
-    _PANELS,
-    (
-        PanelGroup(
-            "1",
-            "run",
-            ("metrics", "log", "about"),
-            (("metrics", "log"), ("about",)),
-            (("metrics", "log"), ("charts",), ("about",)),
-        ),
-        _PROBLEMS,
-        PanelGroup("3", "metrics", ("charts", "pins")),
-        PanelGroup("5", "machine", _MACHINE[:-1], (), (("system", "log"), ("commands",))),
-    ),
-)
-"""Views of a published run; those that both kinds of run have are under the same keys."""
-PANELS = PanelTable(
-    _PANELS,
-    (
-        PanelGroup(
-            "1",
-            "run",
-            ("envs", "env", "policy", "log", "curves", "incidents"),
-            (("envs", "env", "policy"), ("incidents", "curves", "log")),
-        ),
-        _PROBLEMS,
-        PanelGroup("3", "policy", ("policy", "decisions", "pins"), (), (("policy",), ("decisions",))),
-        PanelGroup("4", "seeds", ("seeds", "drift", "layers"), (), (("seeds",), ("drift", "layers"))),
-        PanelGroup("5", "machine", _MACHINE, (), (("system", "log"), ("commands", "profile"))),
-    ),
-    _PUBLISHED,
-)
+PANELS = PanelTable(_PANELS, VIEWS, PanelTable(_PANELS, PUBLISHED_VIEWS))

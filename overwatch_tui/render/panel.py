@@ -20,6 +20,7 @@ from .lines import Line
 from .plot import Series, chart, sparkline
 from .theme import Glyphs
 from .view_state import WINDOWS, Scroll, ViewState
+from .views import PanelGroup
 
 _T = TypeVar("_T")
 
@@ -200,31 +201,6 @@ class Panel(NamedTuple):
     renderer: Renderer
 
 
-Columns = tuple[tuple[str, ...], ...]
-"""Names of panels from top to bottom, for each column from left to right."""
-
-
-class PanelGroup(NamedTuple):
-    """What a digit shows: panels that one needs together."""
-
-    key: str
-    name: str
-    one: tuple[str, ...]
-    """All panels in the order of Tab; on a narrow screen as many as fit are in its one column."""
-    two: Columns = ()
-    """Panels of a screen with two columns; none = the one column takes all of it."""
-    three: Columns = ()
-    """The same with three; none = as with two."""
-
-    @property
-    def title(self) -> str:
-        return self.name.capitalize()
-
-    def columns(self, number: int) -> Columns:
-        """Columns of a screen with room for 1, 2 or 3."""
-        return ((self.three if number == 3 else ()) or self.two if number > 1 else ()) or (self.one,)
-
-
 class PanelTable:
     """All panels and views; `published` stands in for published runs."""
 
@@ -256,12 +232,6 @@ class PanelTable:
         """The view that has this name, else the first one with a panel of it."""
         found = (view for view in self.views if view.name == name)
         return next(found, next((view for view in self.views if name in view.one), None))
-
-    @property
-    def names(self) -> list[str]:
-        """Names of all views and of the panels in them, those of published runs included."""
-        own = [view.name for view in self.views] + [name for view in self.views for name in view.one]
-        return list(dict.fromkeys([*own, *(self._published.names if self._published is not None else [])]))
 
     def focused(self, view: ViewState) -> str:
         """The panel that moves and Enter act on: the chosen one, else the first of the view."""

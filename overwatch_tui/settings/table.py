@@ -9,19 +9,14 @@ from dataclasses import dataclass
 from esper_overwatch.overwatch_tui.render.notifier import CHOICES, parse_quiet_hours
 from esper_overwatch.overwatch_tui.render.palettes import PALETTES
 from esper_overwatch.overwatch_tui.render.view_state import REFRESH_RATES, SORTS
+from esper_overwatch.overwatch_tui.render.views import view_names
 from esper_overwatch.protocol.errors import EsperError
 
 SettingValue = str | float | bool
 
 _WORDS = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
 }
 
 
@@ -36,18 +31,14 @@ class Setting:
     """One setting."""
 
     name: str
-    values: tuple[SettingValue, ...] | Callable[[], tuple[SettingValue, ...]]
-    """All values, or a function that gives them; examples where `read` takes others."""
+    choices: tuple[SettingValue, ...]
+    """All values; examples where `read` takes others."""
     default: SettingValue
     help: str
     is_live: bool = True
     """True if a change in the settings screen shows at once; else it shows at the next start."""
     read: Callable[[str], object] | None = None
     """Takes any text but those that it refuses by a ValueError; None = the values are all."""
-
-    @property
-    def choices(self) -> tuple[SettingValue, ...]:
-        return self.values() if callable(self.values) else self.values
 
     def check(self, value: object, where: str) -> SettingValue:
         """The value, where it is one of the choices and of their type.
@@ -107,13 +98,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def _views() -> tuple[str, ...]:
-    """Their table brings every panel with it, which a start without the setting does not wait for."""
-    from esper_overwatch.overwatch_tui.panels import PANELS
-
-    return tuple(PANELS.names)
-
-
 DEFAULT = "default"
 """Typed in place of a value: takes it out of the file."""
 _OFF_ON = (False, True)
@@ -149,7 +133,9 @@ SETTINGS: dict[str, Setting] = {
             "Hours of the day, by the local clock, in which no bell rings and no notification is sent.",
             read=parse_quiet_hours,
         ),
-        Setting("view", _views, "run", "View, or panel of one, that is shown first.", is_live=False),
+        Setting(
+            "view", tuple(view_names()), "run", "View, or panel of one, that is shown first.", is_live=False
+        ),
         Setting("sort", SORTS, "attention", "Order of the envs."),
         Setting("read_only", _OFF_ON, False, "Watch only; send no commands.", is_live=False),
     )
