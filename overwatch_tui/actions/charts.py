@@ -21,7 +21,7 @@ class ChartActions(MomentActions):
 
     def _charts_of_row(self) -> tuple[str, ...]:
         """Curves of the selected row of the panel that moves act on."""
-        return tuple(self.panels[self._panel()].renderer.charts(self.body))
+        return tuple(self.panels[self._panel()].charts(self.body))
 
     def action_to_end(self) -> None:
         self.session.view.charts.let_go()

@@ -32,7 +32,7 @@ class DisplayActions(ExportActions):
         if self.session.view.charts.names or self._panel() in ("pins", "charts"):
             self.action_export("svg", "csv")
             return
-        view, orders = self.session.view, self.panels[self._panel()].renderer.orders
+        view, orders = self.session.view, self.panels[self._panel()].orders
         if orders:
             name = orders[view.cycle_order(self._panel(), len(orders))]
             turned = view.order(self._panel())[1]

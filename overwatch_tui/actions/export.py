@@ -36,7 +36,7 @@ class ExportActions(MoveActions):
         body = self.body
         recorder = ChartRecorder(body.state, view, body.link, body.now)
         lines = self._drawing(name, recorder)
-        records = [] if view.detail and recorder.drawn else self.panels[name].renderer.records(recorder)
+        records = [] if view.detail and recorder.drawn else self.panels[name].records(recorder)
         if not records and recorder.drawn:
             records = curve_records(recorder)
         stem = f"esper-{self._run_name()}-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -46,7 +46,7 @@ class ExportActions(MoveActions):
 
     def _drawing(self, name: str, inputs: PanelInputs) -> list[Line]:
         """The panel with all its rows."""
-        renderer = self.panels[name].renderer
+        renderer = self.panels[name]
         is_detail = inputs.view.detail and renderer.detail is not None
         draw = renderer.detail if is_detail and renderer.detail is not None else renderer.body
         height = self.size.height if is_detail else max(self.size.height, len(renderer.keys(inputs)) + 20)

@@ -45,7 +45,7 @@ class LineActions(DisplayActions, CommandActions):
         from esper_overwatch.overwatch_tui.screens.input_line import type_filter
 
         panel = self._panel()
-        fields = self.panels[panel].renderer.fields(self.body)
+        fields = self.panels[panel].fields(self.body)
         if not fields:
             self.say(f"the rows of {panel} cannot be filtered")
             return

@@ -70,7 +70,7 @@ class MouseActions(MoveActions):
         if order is not None:
             self._sort_by(order)
             return
-        rows = self.panels[name].renderer.keys(self.body)
+        rows = self.panels[name].keys(self.body)
         scroll = view.scroll.get(name)
         title = self.title_lines(name)
         if scroll is None or view.detail or y < title + scroll.top:

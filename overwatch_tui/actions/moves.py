@@ -55,7 +55,7 @@ class MoveActions(PaintedApp):
 
     def action_enter(self) -> None:
         """Open the detail of a row, from there its charts; of a row without detail its charts."""
-        view, renderer = self.session.view, self.panels[self._panel()].renderer
+        view, renderer = self.session.view, self.panels[self._panel()]
         if not view.charts.names:
             view.is_env_chosen = True
             if renderer.detail is not None and not view.detail:
@@ -71,7 +71,7 @@ class MoveActions(PaintedApp):
 
     def action_move(self, by: int) -> None:
         name = self._panel()
-        rows = self.panels[name].renderer.keys(self.body)
+        rows = self.panels[name].keys(self.body)
         view = self.session.view
         if name == "log":
             self._move_log(list(rows), by)

@@ -20,9 +20,10 @@ class Course(Protocol):
 
     def means(self, now: int, window: int, count: int) -> list[float | None]:
         """The means of these buckets."""
+        return [None if each is None else each.mean for each in self.buckets(now, window, count)]
 
 
-class Smoothed:
+class Smoothed(Course):
     """The exponential moving average of a course's means, per bucket.
 
     `s = weight * s + (1 - weight) * mean` with a weight from 0 to below 1, divided by `1 - weight ** n` while
@@ -55,7 +56,7 @@ class Smoothed:
         return smoothed[self._before :]
 
 
-class Quantiles:
+class Quantiles(Course):
     """Two quantiles (from 0 to 1) and the median of many courses' means, in each bucket that has any."""
 
     def __init__(self, courses: Sequence[Course], low: float = 0.1, high: float = 0.9) -> None:
@@ -67,9 +68,6 @@ class Quantiles:
         """(lower quantile, median, upper quantile) per bucket; None where no course has a value."""
         columns = self._columns(now, window, count)
         return [self._bucket(column) if column else None for column in columns]
-
-    def means(self, now: int, window: int, count: int) -> list[float | None]:
-        return [quantile(column, 0.5) if column else None for column in self._columns(now, window, count)]
 
     def _columns(self, now: int, window: int, count: int) -> list[list[float]]:
         """For each bucket the sorted means of all courses that have one."""
@@ -89,7 +87,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return below + (at - floor(at)) * (ordered[ceil(at)] - below)
 
 
-class Shifted:
+class Shifted(Course):
     """A course moved by microseconds; negative is earlier."""
 
     def __init__(self, course: Course, by: int) -> None:
@@ -103,7 +101,7 @@ class Shifted:
         return self._course.means(now - self._by, window, count)
 
 
-class Level:
+class Level(Course):
     """A value that holds at all times, drawn as a line across the window."""
 
     def __init__(self, value: float) -> None:
@@ -111,6 +109,3 @@ class Level:
 
     def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:  # noqa: ARG002
         return [Bucket(self._value, self._value, self._value)] * count
-
-    def means(self, now: int, window: int, count: int) -> list[float | None]:  # noqa: ARG002
-        return [self._value] * count

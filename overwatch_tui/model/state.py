@@ -79,7 +79,7 @@ class State:
     rank_seconds: dict[int, float] = field(default_factory=dict)
     """Seconds of the newest epoch on each rank except the first."""
     shapley: ev.ShapleyComputed | None = None
-    shapley_round: int = 0
+    shapley_ctx: Context = field(default_factory=Context)
     episodes: dict[int, tuple[int, ev.EpisodeFinished]] = field(default_factory=dict)
     """(round, newest finished episode) by env."""
     evaluations: dict[str, tuple[int, ev.EvaluationFinished]] = field(default_factory=dict)
@@ -410,11 +410,6 @@ def _rank(state: State, event: Event) -> None:
     state.rank_seconds = {**state.rank_seconds, event.ctx.rank: event.data.seconds}
 
 
-@_on(ev.ShapleyComputed)
-def _shapley(state: State, event: Event) -> None:
-    state.shapley, state.shapley_round = event.data, event.ctx.round
-
-
 @_on(ev.ProfilerFinished)
 def _profiler_finished(state: State, event: Event) -> None:
     state.profiling, state.profile = None, event.data
@@ -439,6 +434,7 @@ HANDLERS |= {
     ev.TelemetryStride: _keep(data="stride"),
     ev.LayerStatistics: _keep(data="layers", ctx="layers_ctx"),
     ev.ProfilerStarted: _keep(data="profiling"),
+    ev.ShapleyComputed: _keep(data="shapley", ctx="shapley_ctx"),
     ev.Anomaly: lambda state, event: fold_anomaly(state.anomalies, event.data, ts=event.ts),
     ev.Incident: lambda state, event: state.incidents.fold(event.data),
     ev.AnomalyAcknowledged: lambda state, event: state.incidents.fold_acknowledged(event.data, event.ts),

@@ -4,7 +4,7 @@ A new panel is its file, which ends in a `Renderer`, and a row here: keys, tabs,
 Imports `model`, `render` and the table of keys; `screens`, the application and the command line import it.
 """
 
-from esper_overwatch.overwatch_tui.render.panel import Panel, PanelTable
+from esper_overwatch.overwatch_tui.render.panel import PanelTable
 from esper_overwatch.overwatch_tui.render.views import PUBLISHED_VIEWS, VIEWS
 
 from . import (
@@ -28,24 +28,24 @@ from . import (
     system,
 )
 
-_PANELS = (
-    Panel("envs", envs.RENDERER),
-    Panel("env", env.RENDERER),
-    Panel("incidents", incidents.RENDERER),
-    Panel("policy", policy.RENDERER),
-    Panel("decisions", decisions.RENDERER),
-    Panel("curves", curves.RENDERER),
-    Panel("seeds", seeds.RENDERER),
-    Panel("drift", drift.RENDERER),
-    Panel("layers", layers.RENDERER),
-    Panel("system", system.RENDERER),
-    Panel("log", log.RENDERER),
-    Panel("commands", commands.RENDERER),
-    Panel("profile", profile.RENDERER),
-    Panel("metrics", metrics.RENDERER),
-    Panel("charts", metric_charts.RENDERER),
-    Panel("about", about.RENDERER),
-    Panel("pins", pins.RENDERER),
-    Panel("empty", empty.RENDERER),
-)
+_PANELS = {
+    "envs": envs.RENDERER,
+    "env": env.RENDERER,
+    "incidents": incidents.RENDERER,
+    "policy": policy.RENDERER,
+    "decisions": decisions.RENDERER,
+    "curves": curves.RENDERER,
+    "seeds": seeds.RENDERER,
+    "drift": drift.RENDERER,
+    "layers": layers.RENDERER,
+    "system": system.RENDERER,
+    "log": log.RENDERER,
+    "commands": commands.RENDERER,
+    "profile": profile.RENDERER,
+    "metrics": metrics.RENDERER,
+    "charts": metric_charts.RENDERER,
+    "about": about.RENDERER,
+    "pins": pins.RENDERER,
+    "empty": empty.RENDERER,
+}
 PANELS = PanelTable(_PANELS, VIEWS, PanelTable(_PANELS, PUBLISHED_VIEWS))

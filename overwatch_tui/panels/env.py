@@ -204,7 +204,7 @@ def _shapley(inputs: PanelInputs, env: int, width: int) -> list[Line]:
     values = at_or_none(found.value, env) if found else None
     if found is None or values is None or all(value is None for value in values):
         return []
-    row = Row().put(f" Shapley (round {inputs.state.shapley_round}) ", "dim")
+    row = Row().put(f" Shapley (round {inputs.state.shapley_ctx.round}) ", "dim")
     for slot, value in enumerate(values):
         if value is None:
             continue

@@ -10,7 +10,6 @@ from esper_overwatch.overwatch_tui.model.time_series import SECOND, History
 from esper_overwatch.overwatch_tui.render.chart_axis import ChartAxis
 from esper_overwatch.overwatch_tui.render.format import (
     format_clock,
-    format_compact,
     format_count,
     format_number,
     format_points,
@@ -18,10 +17,10 @@ from esper_overwatch.overwatch_tui.render.format import (
 from esper_overwatch.overwatch_tui.render.gate_words import gate_verdict
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside
 from esper_overwatch.overwatch_tui.render.panel import PanelInputs
-from esper_overwatch.overwatch_tui.render.plot import Series, chart, sparkline
+from esper_overwatch.overwatch_tui.render.plot import Series, chart
 from esper_overwatch.overwatch_tui.render.seed_row import contribution_style
 
-MIN_CHART_LINES = 6
+MIN_CHART_LINES = 4
 TWO_LISTS = 100
 """Columns from which stages and gates stand side by side."""
 
@@ -39,7 +38,7 @@ def story_lines(inputs: PanelInputs, story: SeedStory, width: int, height: int) 
         shown = [gates[0], *gates[1:][-(room - 1) :]]
         lines += [Row().add(line).line(width) for line in (*stages, *shown)]
     room = height - len(lines) - 1
-    if story.points and room >= 3:
+    if story.points and room >= MIN_CHART_LINES:
         lines += [EMPTY, *_curves(inputs, story, width, room)]
     return lines
 
@@ -86,7 +85,12 @@ def _shapley(inputs: PanelInputs, story: SeedStory) -> float | None:
     """Shapley value of this seed; None if its round was not analysed or it ended before the round did."""
     state = inputs.state
     ended = story.end_stage in ("PRUNED", "DORMANT")
-    if state.shapley is None or state.shapley_round != story.round or ended or story.slot not in state.slots:
+    if (
+        state.shapley is None
+        or state.shapley_ctx.round != story.round
+        or ended
+        or story.slot not in state.slots
+    ):
         return None
     found = at_or_none(at_or_none(state.shapley.value, story.env), state.slots.index(story.slot))
     return None if found is None else float(found)
@@ -129,7 +133,7 @@ def _gate(step: GateStep) -> Line:
 
 
 def _curves(inputs: PanelInputs, story: SeedStory, width: int, height: int) -> list[Line]:
-    """Alpha, contribution and gradient over the epochs of the life: charts, or a line each."""
+    """Charts of alpha, contribution and gradient over the epochs of the life."""
     series = (
         ("alpha", _history(story.points, "alpha"), 1.0, "{:.2f}", "blending"),
         ("contribution, points", _history(story.points, "contribution"), 100.0, "{:+.1f}", "chart"),
@@ -137,11 +141,6 @@ def _curves(inputs: PanelInputs, story: SeedStory, width: int, height: int) -> l
     )
     first, last = story.points[0].epoch, story.points[-1].epoch
     axis = ChartAxis(last * SECOND, max(1, last - first + 1) * SECOND)
-    if height < MIN_CHART_LINES:
-        return [
-            _spark(inputs, name, story.points, history, axis, width, (scale, style))
-            for name, history, scale, _, style in series[:height]
-        ]
     measured = [each for each in series if each[1] is not None]
     columns = (width - 2 * len(measured)) // max(1, len(measured))
     ends = Row().to(7).put(f"e{first}", "dim").right(f"e{last}", "dim", columns).line(columns)
@@ -151,24 +150,6 @@ def _curves(inputs: PanelInputs, story: SeedStory, width: int, height: int) -> l
         lines = chart(drawn, columns, height - 1, axis, inputs.glyphs, form=form, floor=0.0)
         boxes.append([Row().put(f" {name}", "dim").line(columns), *lines[:-1], ends])
     return beside(boxes, columns + 2, width)
-
-
-def _spark(
-    inputs: PanelInputs,
-    name: str,
-    points: list[Point],
-    history: History | None,
-    axis: ChartAxis,
-    width: int,
-    look: tuple[float, str],
-) -> Line:
-    scale, style = look
-    row = Row().put(f" {name}", "dim", 22)
-    if history is None:
-        return row.put("not measured", "dim").line(width)
-    row.put(sparkline(history, max(8, width - 44), axis, inputs.glyphs), style)
-    row.put(f" e{points[0].epoch} to e{points[-1].epoch}", "dim")
-    return row.put(f", now {format_compact(scale * history.last, 6)}").line(width)
 
 
 def _history(points: list[Point], name: str) -> History | None:

@@ -141,13 +141,11 @@ def _ended_list(
     height: int,
 ) -> tuple[list[Line], Scroll]:
     """The ended seeds alone, once the selection has come to them."""
-    alive = len(rows) - len(gone)
-    at = inputs.view.selected_index("seeds", rows)
-    last = inputs.view.scroll.get("seeds")
-    first = max(alive, at - height + 2, min(last.start if last else 0, at))
-    scroll = Scroll(first, height - 1, 1)
+    alive, at = len(rows) - len(gone), inputs.view.selected_index("seeds", rows)
+    scroll = inputs.view.visible_rows("seeds", rows, height - 1, top=1)
+    scroll = scroll._replace(start=max(alive, scroll.start))
     lines = [_ended_header(inputs, len(gone), width)]
-    for i, story in enumerate(gone[first - alive : first - alive + height - 1], first):
+    for i, story in enumerate(gone[scroll.start - alive :][: scroll.height], scroll.start):
         lines.append(_ended_line(inputs, story, width, selected=i == at))
     return lines, scroll
 

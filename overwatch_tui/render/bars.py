@@ -213,7 +213,7 @@ def view_line(inputs: PanelInputs, width: int, panels: PanelTable, note: str, hi
     view = inputs.view
     row = Row()
     for one in panels.views:
-        waiting = max(panels[name].renderer.num_waiting(inputs) for name in one.one[:1])
+        waiting = max(panels[name].num_waiting(inputs) for name in one.one[:1])
         text = f"{one.key} {one.title}" + (f"({waiting})" if waiting else "")
         if one is panels.view(view.name):
             row.put(f"[{text}]", "tab")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from . import bars
 from .lines import Line, Row, block, cut_text, fade, fit, plain, sign_cuts
-from .panel import Drawn, Panel, PanelInputs, PanelTable
+from .panel import Drawn, PanelInputs, PanelTable, Renderer
 from .theme import Glyphs
 from .view_state import Scroll
 
@@ -59,7 +59,7 @@ class ScreenLayout:
 def shown_panels(panels: PanelTable, inputs: PanelInputs, width: int) -> list[str]:
     """Panels of the chosen view that have something to say, in the order of Tab."""
     names = panels.view(inputs.view.name).one
-    return [name for name in names if panels[name].renderer.needs(inputs, width)[1]] or [names[0]]
+    return [name for name in names if panels[name].needs(inputs, width)[1]] or [names[0]]
 
 
 def view_columns(panels: PanelTable, inputs: PanelInputs, width: int) -> list[tuple[int, list[str]]]:
@@ -102,7 +102,7 @@ def _stack(
     chosen: list[_Want] = []
     left = height
     for name in names:
-        least, preferred = panels[name].renderer.needs(inputs, width)
+        least, preferred = panels[name].needs(inputs, width)
         title = 0 if alone and not chosen else 1
         if not chosen:
             least = min(preferred, max(least, height - title))
@@ -116,7 +116,7 @@ def _stack(
         left -= more
         heights.append(want.title + want.least + more)
     if heights:
-        growing = (i for i, want in enumerate(chosen) if panels[want.name].renderer.grows)
+        growing = (i for i, want in enumerate(chosen) if panels[want.name].grows)
         heights[next(growing, -1)] += left
     return list(zip(chosen, heights, strict=True))
 
@@ -170,7 +170,7 @@ def compose_screen(
     layout = ScreenLayout(boxes=bar_boxes + boxes)
     body.is_alone, body.focus = len(boxes) == 1, panels.focused(body.view)
     untitled = boxes[0] if boxes and not boxes[0].has_title and not body.view.detail else None
-    note = panels[untitled.name].renderer.note(body) if untitled else ""
+    note = panels[untitled.name].note(body) if untitled else ""
     layout.lines = {
         "header": [bars.header_line(body, width)],
         "strip": [bars.incident_line(live, width)],
@@ -182,7 +182,7 @@ def compose_screen(
     for box in boxes:
         is_focused = box.name == body.focus
         drawn = _draw(panels[box.name], body, box, rules, is_focused=is_focused)
-        if panels[box.name].renderer.is_newest_last and not body.view.detail:
+        if panels[box.name].is_newest_last and not body.view.detail:
             layout.upwards = range(box.y, box.y + box.height)
         layout.lines[box.name] = drawn.lines if live.link.is_fresh else [fade(x) for x in drawn.lines]
         if drawn.scroll is not None:
@@ -194,14 +194,13 @@ def compose_screen(
 
 
 def _draw(
-    panel: Panel, inputs: PanelInputs, box: Box, rules: set[tuple[int, int]], *, is_focused: bool
+    renderer: Renderer, inputs: PanelInputs, box: Box, rules: set[tuple[int, int]], *, is_focused: bool
 ) -> Drawn:
     """The panel's title, its lines and the divider to its left, in exactly the size of the box."""
     gap = 1 if box.x > 0 else 0
     width = box.width - gap
-    lines = [_title(inputs, panel, width, is_focused=is_focused)] if box.has_title else []
+    lines = [_title(inputs, renderer, width, is_focused=is_focused)] if box.has_title else []
     room = box.height - len(lines)
-    renderer = panel.renderer
     is_detail = inputs.view.detail and not inputs.view.charts.names
     draw = renderer.detail if is_detail and renderer.detail else renderer.body
     drawn = draw(inputs, width, room)
@@ -226,12 +225,12 @@ def _joint(glyphs: Glyphs, left: bool, right: bool, top: bool) -> tuple[str, str
     ], "rule"
 
 
-def _title(inputs: PanelInputs, panel: Panel, width: int, *, is_focused: bool) -> Line:
+def _title(inputs: PanelInputs, renderer: Renderer, width: int, *, is_focused: bool) -> Line:
     """`─ ENVS 16 ──────────── sort drift ─`"""
     glyphs = inputs.glyphs
     row = Row().put(glyphs.rule, "rule").put(" ")
-    row.put(panel.renderer.title(inputs), "title" if is_focused else "bold").put(" ")
-    note = panel.renderer.note(inputs)
+    row.put(renderer.title(inputs), "title" if is_focused else "bold").put(" ")
+    note = renderer.note(inputs)
     room = width - row.width - 3
     if note and room >= 8:
         note = f" {cut_text(note, room - 2)} "

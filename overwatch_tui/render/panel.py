@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -124,8 +124,8 @@ class PanelInputs:
     def chart(self, series: Sequence[Series], width: int, height: int, **options: Any) -> list[Line]:
         """A chart over the chosen window, its limits, floor and form among the options; see `plot.chart`."""
         view = self.view.charts
-        chosen = {"is_log": view.is_log, "at": view.at, "memory": view.memory}
-        return chart(series, width, height, self.axis, self.glyphs, **chosen, **options)
+        options |= {"is_log": view.is_log, "at": view.at, "memory": view.memory}
+        return chart(series, width, height, self.axis, self.glyphs, **options)
 
     def history(self, name: str) -> History | None:
         """The course of a signal; None before its first value."""
@@ -194,31 +194,15 @@ class Renderer(NamedTuple):
     """Number of rows that wait for the operator, highlighted in the tab of its view."""
 
 
-class Panel(NamedTuple):
-    """A part of the screen."""
-
-    name: str
-    renderer: Renderer
-
-
-class PanelTable:
-    """All panels and views; `published` stands in for published runs."""
+class PanelTable(dict[str, Renderer]):
+    """All panels by name, and the views; `published` stands in for published runs."""
 
     def __init__(
-        self, panels: Sequence[Panel], views: Sequence[PanelGroup], published: PanelTable | None = None
+        self, panels: Mapping[str, Renderer], views: Sequence[PanelGroup], published: PanelTable | None = None
     ) -> None:
-        self._by_name = {panel.name: panel for panel in panels}
+        super().__init__(panels)
         self._published = published
         self.views = tuple(views)
-
-    def __getitem__(self, name: str) -> Panel:
-        return self._by_name[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._by_name
-
-    def __iter__(self) -> Iterator[Panel]:
-        return iter(self._by_name.values())
 
     def of(self, *, is_published: bool) -> PanelTable:
         """The table for a run of that kind."""

@@ -13,7 +13,7 @@ from esper_overwatch.protocol.journal.overview import RunOverview
 
 from .comparison_table import RUN_STYLES
 from .format import NOT_MEASURED, format_count, format_number, format_percent
-from .lines import EMPTY, Line, Row, sign_cuts
+from .lines import EMPTY, Line, Row, cut_text, sign_cuts
 from .theme import Glyphs
 from .view_state import ViewState
 
@@ -229,9 +229,9 @@ def _row(
     if columns.mark:
         letter, style = ("", "") if mark is None else (LETTERS[mark], RUN_STYLES[mark])
         row.put(letter, style, columns.mark)
-    row.put(_cut(run.name, columns.name - 1), "bold" if run.live else "", columns.name)
+    row.put(cut_text(run.name, columns.name - 1), "bold" if run.live else "", columns.name)
     if columns.host:
-        row.put(_cut(machine.host or "here", columns.host - 1), "dim", columns.host)
+        row.put(cut_text(machine.host or "here", columns.host - 1), "dim", columns.host)
     row.put(*_state(machine, run), 10)
     row.put(_position(run, found), "" if run.live else "dim", 10, ">").put(" ")
     row.put(format_percent(found.accuracy if found else None), "", 5, ">").put(" ")
@@ -269,11 +269,6 @@ def _rate_text(found: RunOverview | None) -> str:
     if size >= 1e3:
         return f"{'+' if rate > 0 else '-'}{format_count(size)}"
     return f"{rate:+.{0 if size >= 100 else 1 if size >= 1 else 3}f}"
-
-
-def _cut(text: str, width: int) -> str:
-    """The text with a sign where it does not fit."""
-    return text if len(text) <= width else text[: max(0, width - 1)] + "~"
 
 
 def _position(run: ListedRun, found: RunOverview | None) -> str:

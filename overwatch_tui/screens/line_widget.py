@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.segment import Segment
-from rich.style import Style
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
@@ -50,8 +49,7 @@ class LinePanel(Widget):
             return known[1]
         style = self._theme.style
         (fitted,) = block([line], width, 1)
-        spans = [(clean_cells(text), style(name)) for text, name in fitted]
-        strip = LineStrip([Segment(text, span_style) for text, span_style in _joined(spans)], width)
+        strip = LineStrip([Segment(clean_cells(text), style(name)) for text, name in fitted], width)
         self._strips[y] = line, strip
         return strip
 
@@ -73,21 +71,3 @@ class LineStrip(Strip):
     def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
         inside = [cut for cut in cuts if cut <= self.cell_length]
         return [self] if inside == [self.cell_length] else super().divide(inside)
-
-
-def _joined(spans: list[tuple[str, Style]]) -> list[tuple[str, Style]]:
-    """Fewer spans that look the same: blanks show nothing of a style but its background."""
-    joined: list[tuple[str, Style]] = []
-    for text, style in spans:
-        if joined and _same_for(text, style, joined[-1][1]):
-            joined[-1] = (joined[-1][0] + text, joined[-1][1])
-        else:
-            joined.append((text, style))
-    return joined
-
-
-def _same_for(text: str, style: Style, other: Style) -> bool:
-    """True if the text looks the same in the other style."""
-    if style == other:
-        return True
-    return text.isspace() and style.bgcolor == other.bgcolor and not (style.reverse or other.reverse)

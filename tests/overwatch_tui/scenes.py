@@ -331,7 +331,7 @@ def _draw_frame(name: str, width: int, height: int) -> str:
 
 def _draw_view(name: str, width: int, height: int, *, detail: bool) -> str:
     made = panel_inputs(state(), _view(name, detail=detail))
-    panel = PANELS[PANELS.focused(made.view)].renderer
+    panel = PANELS[PANELS.focused(made.view)]
     if detail and panel.detail is None:
         made.view.charts.names = tuple(panel.charts(made))
     return draw(made, width, height)

@@ -46,7 +46,7 @@ async def test_filter_is_respected(tmp_path: Path) -> None:
     with within(tmp_path):
         app = app_of()
         async with app.run_test(size=LARGE) as pilot:
-            chosen = parse_filter("acc<45", PANELS["envs"].renderer.fields(app.body))
+            chosen = parse_filter("acc<45", PANELS["envs"].fields(app.body))
             assert chosen is not None
             app.session.view.filters["envs"] = chosen
             await do(pilot, "export json")
@@ -133,19 +133,19 @@ def test_points_are_those_that_were_measured() -> None:
 
 def test_ended_seeds_layers_and_operators_are_records() -> None:
     known = measured()
-    seeds = PANELS["seeds"].renderer.records(panel_inputs(known))
+    seeds = PANELS["seeds"].records(panel_inputs(known))
     assert {row["st"] for row in seeds} & {"PRUNED", "FOSSILIZED"}
     assert any(row["ended"] is None for row in seeds)
-    assert len(seeds) == len(PANELS["seeds"].renderer.keys(panel_inputs(known)))
+    assert len(seeds) == len(PANELS["seeds"].keys(panel_inputs(known)))
     view = ViewState()
     view.show_view("seeds")
     view.detail = True
-    life = PANELS["seeds"].renderer.records(panel_inputs(known, view))
+    life = PANELS["seeds"].records(panel_inputs(known, view))
     assert set(life[0]) == {"epoch", "ts", "alpha", "contribution", "grad_norm"}
-    layers = PANELS["layers"].renderer.records(panel_inputs(known))
+    layers = PANELS["layers"].records(panel_inputs(known))
     assert {row["env"] for row in layers} == set(range(16))
     assert {"name", "norm", "zero", "update"} <= set(layers[0])
-    operators = PANELS["profile"].renderer.records(panel_inputs(known))
+    operators = PANELS["profile"].records(panel_inputs(known))
     assert [row["name"] for row in operators] == ["aten::conv2d", "aten::relu_", "aten::mm"]
     assert operators[0]["us_per_call"] == 8_200.0 / 420
 

@@ -105,7 +105,7 @@ def test_no_view_is_half_empty(kind: str) -> None:
                 made = panel_inputs(known, ViewState(env=0))
                 made.view.show_view(view.name)
                 made.view.detail = is_detail
-                first = panels[view.one[0]].renderer
+                first = panels[view.one[0]]
                 if is_detail and first.detail is None:
                     made.view.charts.names = tuple(first.charts(made))
                 found = compose_screen(PANELS, made, made, width, height)

@@ -41,7 +41,7 @@ def muted(app: OverwatchApp) -> list[str]:
 
 
 def filter_incidents(app: OverwatchApp, text: str) -> None:
-    fields = PANELS["incidents"].renderer.fields(app.session.panel_inputs())
+    fields = PANELS["incidents"].fields(app.session.panel_inputs())
     chosen = parse_filter(text, fields)
     assert chosen is not None
     app.session.view.filters["incidents"] = chosen
