@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from esper_overwatch.overwatch_tui.render.env_rows import ENV_ORDERS
 from esper_overwatch.overwatch_tui.render.lines import Line, plain
 from esper_overwatch.overwatch_tui.screens.main import MainScreen
 
@@ -13,15 +14,7 @@ WHEEL_ROWS = 3
 """Rows that a notch of the wheel moves the selection by."""
 _TAB = re.compile(r"(\d) [A-Z]")
 """Matches the key of a view and the first letter of its name in the bar of views."""
-SORTS_BY_HEADING = {
-    "ENV": "env",
-    "STATE": "attention",
-    "ACC": "accuracy",
-    "GAIN": "change",
-    "RETURN": "return",
-    "GRAD": "gradient",
-    "DRIFT": "drift",
-}
+SORTS_BY_HEADING = {heading: order for order, (heading, _, _) in ENV_ORDERS.items()}
 """Headings of the envs' table, and the order that a click on one gives."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.chart_page import draw_charts
-from esper_overwatch.overwatch_tui.render.format import format_compact, format_number
+from esper_overwatch.overwatch_tui.render.format import format_compact, format_number, rank_of
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import severity_label, severity_mark
@@ -28,15 +28,8 @@ def _sort_sources(inputs: PanelInputs) -> list[str]:
     fixed = sorted((s for s in drift if not s.startswith("env")), key=lambda s: s == "critic")
     moving = [s for s, row in drift.items() if s.startswith("env") and row.norm_drift is not None]
     return fixed + sorted(
-        moving, key=lambda s: (-SEVERITY_RANK[_severity(inputs, s)], -_magnitude(inputs, s), s)
+        moving, key=lambda s: (-SEVERITY_RANK[_severity(inputs, s)], -rank_of(drift[s].norm_drift), s)
     )
-
-
-def _magnitude(inputs: PanelInputs, source: str) -> float:
-    value = inputs.state.drift_of(source)
-    if value is None:
-        return -1.0
-    return value if value == value else 1e300
 
 
 def _severity(inputs: PanelInputs, source: str) -> str | None:

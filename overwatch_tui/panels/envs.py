@@ -11,6 +11,7 @@ from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.env_rows import (
     CELL_WIDTH,
+    ENV_ORDERS,
     WORD_WIDTH,
     EnvRow,
     finite_mean,
@@ -200,17 +201,9 @@ class _Table:
 
     def header(self) -> Line:
         row = Row()
-        columns = (
-            ("ENV", self._digits + 1, "env"),
-            (" STATE", 9, "attention"),
-            ("ACC", 6, "accuracy"),
-            ("GAIN", self._gain, "change"),
-            ("RETURN", 8, "return"),
-            ("GRAD", 7, "gradient"),
-            ("DRIFT", 7, "drift"),
-        )
-        for text, width, name in columns:
-            align = "<" if name == "attention" else ">"
+        widths = (self._digits + 1, 9, 6, self._gain, 8, 7, 7)
+        for (name, (heading, _, _)), width in zip(ENV_ORDERS.items(), widths, strict=True):
+            text, align = (f" {heading}", "<") if name == "attention" else (heading, ">")
             if width:
                 row.put(text + self._arrow(name), "key" if self._arrow(name) else "dim", width, align)
         row.put(" ")

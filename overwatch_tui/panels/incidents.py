@@ -10,6 +10,7 @@ from esper_overwatch.overwatch_tui.render.incident_rows import (
     current_incident,
     incident_fields,
     listed_incidents,
+    selected_incident,
 )
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, cut_text
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
@@ -96,19 +97,16 @@ def _line(inputs: PanelInputs, record: IncidentRecord, width: int, *, selected: 
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    records = listed_incidents(inputs)
-    if not records:
+    record = selected_incident(inputs)
+    if record is None:
         return body(inputs, width, height)
-    record = records[inputs.view.selected_index("incidents", [r.key for r in records])]
     return Drawn(detail_lines(inputs, record, width, height))
 
 
 def charts(inputs: PanelInputs) -> list[str]:
     """Curve of the selected record's signal."""
-    records = listed_incidents(inputs)
-    if not records:
-        return []
-    name = curve_of(records[inputs.view.selected_index("incidents", [r.key for r in records])])
+    record = selected_incident(inputs)
+    name = "" if record is None else curve_of(record)
     return [name] if inputs.history(name) is not None else []
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
-from esper_overwatch.overwatch_tui.render.format import format_compact, format_number
+from esper_overwatch.overwatch_tui.render.format import format_compact, format_number, rank_of
 from esper_overwatch.overwatch_tui.render.lines import Line, Row
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -57,7 +57,7 @@ def layer_rows(inputs: PanelInputs, env: int) -> list[LayerRow]:
         rows.append(LayerRow(name, norm, rms, peak, zero, nonfinite, weight, update))
     order, turned = inputs.view.order("layers")
     if order:
-        rows.sort(key=lambda row: _rank(row[order]), reverse=True)
+        rows.sort(key=lambda row: rank_of(row[order]), reverse=True)
     return rows[::-1] if turned else rows
 
 
@@ -65,13 +65,6 @@ def _columns(layers: Any) -> tuple[list[list[Any]], ...]:
     gradients = (layers.grad_norm, layers.grad_rms, layers.grad_max, layers.zero_fraction, layers.nonfinite)
     outputs = (layers.activation_rms, layers.activation_max, layers.activation_zero_fraction)
     return *gradients, layers.weight_norm, *outputs
-
-
-def _rank(value: Any) -> tuple[bool, float]:
-    """Sort key: values that are not finite first, missing ones last."""
-    if value is None:
-        return False, 0.0
-    return True, float(value) if isfinite(value) else float("inf")
 
 
 def note(inputs: PanelInputs) -> str:

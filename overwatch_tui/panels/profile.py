@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from shlex import quote
 from typing import Any
 
-from esper_overwatch.overwatch_tui.render.format import format_bytes, format_count, format_number
+from esper_overwatch.overwatch_tui.render.format import format_bytes, format_count, format_number, rank_of
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, wrapped
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -30,8 +30,7 @@ def operators(inputs: PanelInputs) -> list[dict[str, Any]]:
 def _rank(row: dict[str, Any], order: int) -> Any:
     if ORDERS[order] == "name":
         return str(row.get("name", ""))
-    value = _per_call(row) if ORDERS[order] == "per call" else row.get(_FIELDS[order])
-    return value if isinstance(value, int | float) else -1.0
+    return rank_of(_per_call(row) if ORDERS[order] == "per call" else row.get(_FIELDS[order]))
 
 
 def _per_call(row: dict[str, Any]) -> float | None:

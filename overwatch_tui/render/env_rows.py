@@ -14,6 +14,7 @@ from esper_overwatch.protocol.messages.anomaly_guide import ROLLBACK, title_of
 from esper_overwatch.protocol.messages.events import Anomaly
 from esper_overwatch.protocol.messages.vocabulary import WITH_SEED, Stage
 
+from .format import rank_of
 from .lines import StyledText
 from .panel import PanelInputs
 from .theme import Glyphs, severity_mark
@@ -21,6 +22,16 @@ from .theme import Glyphs, severity_mark
 STAGE_LETTERS = {stage.name: stage.name[0] for stage in Stage} | {"DORMANT": "."}
 SEED_STAGES = frozenset(stage.name for stage in WITH_SEED)
 SHORT_OPS = {"GERMINATE": "GERM", "SET_ALPHA": "ALPHA", "FOSSILIZE": "FOSSIL"}
+ENV_ORDERS = {
+    "env": ("ENV", "env", 1),
+    "attention": ("STATE", "", 1),
+    "accuracy": ("ACC", "accuracy", -1),
+    "change": ("GAIN", "change", 1),
+    "return": ("RETURN", "total", -1),
+    "gradient": ("GRAD", "gradient", -1),
+    "drift": ("DRIFT", "drift", -1),
+}
+"""Heading, field and direction of the orders of the table."""
 CELL_WIDTH, WORD_WIDTH = 6, 13
 """Columns of a slot in the table, with the letter of its stage or with its name."""
 
@@ -62,15 +73,9 @@ def _sort_rows(inputs: PanelInputs) -> list[EnvRow]:
     if sort == "attention":
         ranks = state.incidents.env_ranks()
         found.sort(key=lambda r: (ranks.get(r.env, len(ranks)), r.env))
-    elif sort != "env":
-        field, sign = {
-            "accuracy": ("accuracy", -1),
-            "change": ("change", 1),
-            "return": ("total", -1),
-            "gradient": ("gradient", -1),
-            "drift": ("drift", -1),
-        }[sort]
-        found.sort(key=lambda r: (getattr(r, field) is None, sign * _finite(getattr(r, field)), r.env))
+    else:
+        _, field, sign = ENV_ORDERS[sort]
+        found.sort(key=lambda r: (getattr(r, field) is None, sign * rank_of(getattr(r, field)), r.env))
     return found[::-1] if inputs.view.is_reversed else found
 
 
@@ -78,13 +83,6 @@ def worst_env(state: State) -> int:
     """The env that needs attention most; 0 where none needs any."""
     ranks = state.incidents.env_ranks()
     return min((env for env in ranks if env < state.num_envs), key=ranks.__getitem__, default=0)
-
-
-def _finite(value: float | None) -> float:
-    """A sortable number; values that are not finite count as the largest."""
-    if value is None:
-        return 0.0
-    return value if isfinite(value) else 1e300
 
 
 def env_row(state: State, env: int, glyphs: Glyphs) -> EnvRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from math import isfinite
+from math import inf, isfinite
 
 NOT_MEASURED = "--"
 
@@ -29,6 +29,13 @@ def short_stage_name(stage: str) -> str:
 def format_number(value: float | None, form: str = ".2f") -> str:
     """A measured number in the given form; not finite ones as `nan` and `inf`."""
     return NOT_MEASURED if value is None else format(value, form)
+
+
+def rank_of(value: object) -> float:
+    """A number to sort by: what was not measured is below all others, what is not finite above."""
+    if not isinstance(value, int | float):
+        return -inf
+    return value if isfinite(value) else inf
 
 
 def format_share(value: float | None, sign: str = "") -> str:

@@ -22,6 +22,13 @@ def listed_incidents(inputs: PanelInputs) -> list[IncidentRecord]:
     return [each for each in found if inputs.view.passes("incidents", partial(incident_fields, each, now))]
 
 
+def selected_incident(inputs: PanelInputs) -> IncidentRecord | None:
+    """The list's selected row; None where it is empty."""
+    shown = listed_incidents(inputs)
+    order = [record.key for record in shown]
+    return shown[inputs.view.selected_index("incidents", order)] if shown else None
+
+
 def current_incident(inputs: PanelInputs) -> IncidentRecord | None:
     """Record that `a`, `m` and the undo act on: of a focused list its row, of an env's page the
     env's, else the selected or the worst.
@@ -31,9 +38,7 @@ def current_incident(inputs: PanelInputs) -> IncidentRecord | None:
     if of_env is not None:
         return of_env
     if inputs.view.lists_incidents:
-        shown = listed_incidents(inputs)
-        order = [record.key for record in shown]
-        return shown[inputs.view.selected_index("incidents", order)] if shown else None
+        return selected_incident(inputs)
     worst = next(iter(incidents.unseen(now)), None)
     selected = inputs.view.selected.get("incidents")
     record = incidents.get(selected) if isinstance(selected, str) else None

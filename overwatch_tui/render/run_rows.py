@@ -92,11 +92,10 @@ def keys(inputs: RunListInputs) -> list[Hashable]:
 
 def key_at(inputs: RunListInputs, y: int) -> Hashable | None:
     """The row that is drawn in a line of the screen; None where it has none."""
-    scroll = inputs.view.scroll.get("runs")
-    at = y - _first_line(inputs) + (scroll.start if scroll is not None else 0)
-    rows = keys(inputs)
-    is_shown = scroll is not None and at in range(*scroll.rows.indices(len(rows)))
-    return rows[at] if y >= _first_line(inputs) and is_shown else None
+    scroll, rows = inputs.view.scroll.get("runs"), keys(inputs)
+    if scroll is None or y < scroll.top or y - scroll.top >= min(scroll.height, len(rows) - scroll.start):
+        return None
+    return rows[scroll.start + y - scroll.top]
 
 
 def _problems(inputs: RunListInputs) -> list[Row]:
@@ -112,11 +111,6 @@ def _problems(inputs: RunListInputs) -> list[Row]:
             why = machine.problem.removeprefix(machine.host).lstrip(": ") or "does not answer"
             found.append(row.put(f"  {why}", "critical"))
     return found
-
-
-def _first_line(inputs: RunListInputs) -> int:
-    """Screen line of the first row."""
-    return _TOP + len(_problems(inputs))
 
 
 def selected_run(inputs: RunListInputs) -> tuple[MachineRuns, ListedRun] | None:
@@ -138,7 +132,7 @@ def run_list_lines(inputs: RunListInputs, width: int, height: int) -> list[Line]
     rows = keys(inputs)
     problems = _problems(inputs)
     room = max(1, height - _TOP - _DETAIL - _BOTTOM - len(problems))
-    scroll = inputs.view.visible_rows("runs", rows, room, top=_TOP + 1 + len(problems))
+    scroll = inputs.view.visible_rows("runs", rows, room, top=_TOP + len(problems))
     inputs.view.scroll["runs"] = scroll
     at = inputs.view.selected_index("runs", rows)
     columns = _columns(inputs, width)
