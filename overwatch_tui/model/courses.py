@@ -97,9 +97,6 @@ class Shifted(Course):
     def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:
         return self._course.buckets(now - self._by, window, count)
 
-    def means(self, now: int, window: int, count: int) -> list[float | None]:
-        return self._course.means(now - self._by, window, count)
-
 
 class Level(Course):
     """A value that holds at all times, drawn as a line across the window."""

@@ -31,16 +31,7 @@ class Acknowledgement(NamedTuple):
     reason: str = ""
 
 
-class Mute(NamedTuple):
-    """A mute of an incident."""
-
-    until: int
-    """End, microseconds."""
-    by: str = HERE
-    reason: str = ""
-
-
-NO_MUTE = Mute(0)
+NO_MUTE = AnomalyMuted(source="", kind="", until=0, by="")
 
 
 @dataclass(frozen=True)
@@ -49,7 +40,7 @@ class IncidentRecord:
 
     data: Incident
     acknowledged: Acknowledgement | None = None
-    mute: Mute = NO_MUTE
+    mute: AnomalyMuted = NO_MUTE
 
     @property
     def key(self) -> str:
@@ -76,7 +67,7 @@ class Incidents:
 
     _told: dict[str, Incident] = field(default_factory=dict)
     _acknowledged: dict[str, Acknowledgement] = field(default_factory=dict)
-    _muted: dict[str, Mute] = field(default_factory=dict)
+    _muted: dict[str, AnomalyMuted] = field(default_factory=dict)
 
     def copy(self) -> Incidents:
         return Incidents(dict(self._told), dict(self._acknowledged), dict(self._muted))
@@ -111,7 +102,7 @@ class Incidents:
         self._acknowledged[event.incident] = seen
 
     def fold_muted(self, event: AnomalyMuted) -> None:
-        self._muted[event.incident] = Mute(event.until, event.by, event.reason)
+        self._muted[event.incident] = event
 
     def ack(self, key: str, now: int) -> None:
         """Acknowledge at the present severity, for this terminal until the daemon says it of all."""
@@ -119,7 +110,8 @@ class Incidents:
 
     def silence(self, key: str, until: int) -> None:
         """Mute until a time (microseconds; 0 = no longer), for this terminal likewise."""
-        self._muted[key] = Mute(until)
+        told = self._told[key]
+        self._muted[key] = AnomalyMuted(source=told.source, kind=told.kind, until=until, by=HERE)
 
     def ordered(self) -> list[IncidentRecord]:
         """Records in the order waiting, open, worst, causes before symptoms, newest."""

@@ -35,15 +35,6 @@ MAX_ENVS = 4096
 _COMMANDS_WITH_KEYS = ("escalate", "profile", "pause", "checkpoint", "stop")
 
 
-@dataclass(frozen=True)
-class GateResult:
-    """A seed's newest gate."""
-
-    gate: str
-    failed: tuple[str, ...]
-    """Checks that failed; none where it let the seed through."""
-
-
 @dataclass
 class State:
     """Everything folded from one run's events; an event of a new kind needs a field and a handler here."""
@@ -88,7 +79,7 @@ class State:
     profiling: ev.ProfilerStarted | None = None
     escalations: OpenEscalations = field(default_factory=OpenEscalations)
     last_round: ev.RoundFinished | None = None
-    gates: dict[tuple[int, str], GateResult] = field(default_factory=dict)
+    gates: dict[tuple[int, str], ev.SeedGate] = field(default_factory=dict)
     seed_counts: SeedCounts = field(default_factory=SeedCounts)
     stories: SeedStories = field(default_factory=SeedStories)
     anomalies: Anomalies = field(default_factory=dict)
@@ -401,8 +392,7 @@ def _rewound(state: State, event: Event) -> None:
 def _gate(state: State, event: Event) -> None:
     state.stories.note(event)
     if event.ctx.env is not None:
-        data: ev.SeedGate = event.data
-        state.gates[event.ctx.env, data.slot] = GateResult(data.gate, data.failed)
+        state.gates[event.ctx.env, event.data.slot] = event.data
 
 
 @_on(ev.RankEpoch)

@@ -8,7 +8,6 @@ from functools import partial
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.model.seed_stories import GateStep, SeedStory
-from esper_overwatch.overwatch_tui.model.state import GateResult
 from esper_overwatch.overwatch_tui.render.env_rows import SEED_STAGES, stage_counts
 from esper_overwatch.overwatch_tui.render.format import format_number, format_points
 from esper_overwatch.overwatch_tui.render.gate_words import gate_verdict
@@ -24,6 +23,7 @@ from esper_overwatch.overwatch_tui.render.seed_row import (
 )
 from esper_overwatch.overwatch_tui.render.view_state import Scroll
 from esper_overwatch.protocol.journal.seed_counts import SeedCount
+from esper_overwatch.protocol.messages.events import SeedGate
 
 from .seed import story_lines
 
@@ -52,7 +52,7 @@ def _fields_of(inputs: PanelInputs, env: int, slot: int) -> dict[str, FieldValue
     }
 
 
-def _gate_field(gate: GateResult | GateStep) -> str:
+def _gate_field(gate: SeedGate | GateStep) -> str:
     verdict, why, _ = gate_verdict(gate.failed)
     return f"{gate.gate} {verdict}" + (f": {why}" if why else "")
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from esper_overwatch.overwatch_tui.model.anomalies import env_source
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
-from esper_overwatch.overwatch_tui.model.state import GateResult, State
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.protocol.messages.events import SeedGate
 
 from .env_rows import SEED_STAGES
 from .format import format_compact, format_number, format_points, short_stage_name
@@ -35,7 +36,7 @@ class SeedRow(NamedTuple):
     health_severity: str | None
     drift: float | None
     drift_severity: str | None
-    gate: GateResult | None
+    gate: SeedGate | None
 
 
 def seed_row(state: State, env: int, slot: int) -> SeedRow:
