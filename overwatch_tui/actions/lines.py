@@ -127,8 +127,7 @@ class LineActions(DisplayActions, CommandActions):
     def _fields(self) -> list[tuple[str, str]]:
         """What is shown and what it means, then what one sees where something is wrong."""
         about = FIELD_HELP.get(self._panel())
-        found = [*LEGEND] if about is None else [*about.fields, *LEGEND, *about.diagnosis]
-        return [(name, text) for name, text in found]
+        return [*LEGEND] if about is None else [*about.fields, *LEGEND, *about.diagnosis]
 
     def _setting_words(self, name: str) -> str:
         value, source = self.settings.chosen[name]

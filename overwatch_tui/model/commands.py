@@ -70,12 +70,6 @@ class Commands:
     def copy(self) -> Commands:
         return copy.deepcopy(self)
 
-    def __len__(self) -> int:
-        return len(self._commands)
-
-    def get(self, id_: str) -> TrackedCommand | None:
-        return self._commands.get(id_)
-
     def newest_first(self) -> list[TrackedCommand]:
         return list(reversed(self._commands.values()))
 

@@ -39,8 +39,8 @@ class IncidentRecord:
     """One incident, and what was said of it."""
 
     data: Incident
-    acknowledged: Acknowledgement | None = None
-    mute: AnomalyMuted = NO_MUTE
+    acknowledged: Acknowledgement | None
+    mute: AnomalyMuted
 
     @property
     def key(self) -> str:

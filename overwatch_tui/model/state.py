@@ -415,10 +415,6 @@ def _keep(**fields: str) -> _Handler:
     return keep
 
 
-def _metric(state: State, event: Event) -> None:
-    state.metrics.fold(event.data)
-
-
 HANDLERS |= {
     ev.PPOUpdate: _keep(data="ppo", ts="ppo_ts"),
     ev.TelemetryStride: _keep(data="stride"),
@@ -431,7 +427,8 @@ HANDLERS |= {
     ev.AnomalyMuted: lambda state, event: state.incidents.fold_muted(event.data),
     ev.TelemetryLevel: lambda state, event: state.escalations.fold(event.data, state.clock(event.ctx)),
     **dict.fromkeys(
-        (ev.Scalars, ev.Summary, ev.Histogram, ev.Artifact, ev.LoggedTable, ev.LoggedText), _metric
+        (ev.Scalars, ev.Summary, ev.Histogram, ev.Artifact, ev.LoggedTable, ev.LoggedText),
+        lambda state, event: state.metrics.fold(event.data),
     ),
 }
 

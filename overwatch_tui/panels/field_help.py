@@ -14,13 +14,11 @@ class PanelHelp(NamedTuple):
     """(symptom, usual meaning and where to look next)."""
 
 
-LEGEND: tuple[tuple[str, str], ...] = (
-    ("--", "not measured (not the same as zero)"),
-    ("LIVE", "age of the last heartbeat; SLOW from 2 s, STALE from 5 s, LOST from 15 s"),
-    ("gap lost bad", "holes in the stream; events dropped or skipped; frames that could not be read"),
-)
-"""Fields that every view has."""
 _TEXT = """
+[every]
+-- = not measured (not the same as zero)
+LIVE = age of the last heartbeat; SLOW from 2 s, STALE from 5 s, LOST from 15 s
+gap lost bad = holes in the stream; events dropped or skipped; frames that could not be read
 [envs env]
 STATE = ok, warning, critical; stalled: no progress; rollback: by the governor; -- no data
 ACC GAIN = validation accuracy in percent, and its change since the epoch before in points
@@ -145,3 +143,5 @@ def _read(text: str) -> dict[str, PanelHelp]:
 
 FIELD_HELP = _read(_TEXT)
 """Help by the name of the panel."""
+LEGEND = FIELD_HELP.pop("every").fields
+"""Fields that every view has."""

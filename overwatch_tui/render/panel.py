@@ -71,12 +71,12 @@ class PanelInputs:
     @property
     def window_name(self) -> str:
         """Span of sparklines, and of charts by time, such as `15m`."""
-        return WINDOWS[self.view.window_index(self.age)][0]
+        return ChartAxis(self.now, self.window).name
 
     @property
     def window(self) -> int:
         """Span of every chart, microseconds."""
-        return WINDOWS[self.view.window_index(self.age)][1]
+        return WINDOWS[self.view.window_index(self.age)]
 
     @property
     def axis_kind(self) -> str:

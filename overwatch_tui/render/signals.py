@@ -19,18 +19,16 @@ _POLICY_LABELS = {
     "lstm_c_rms": "LSTM c rms",
 }
 _OF_SOURCE = {"drift": "norm drift", "norm": "gradient norm", "health": "health drift"}
-_OF_SYSTEM = {
+_OF_RUN = {
+    "evaluation.return": ("held-out return", 1.0),
+    "evaluation.accuracy": ("held-out test accuracy %", 100.0),
+    "evaluation.parameters": ("held-out added parameters", 1.0),
     "cpu": ("CPU % of a core, this run", 1.0),
     "cpu.machine": ("CPU % of the machine", 1.0),
     "rss": ("memory of this run, GiB", 2.0**-30),
     "memory": ("memory used %", 100.0),
     "gpu": ("GPU %", 1.0),
     "speed": ("env-epochs per second", 1.0),
-}
-_OF_EVALUATION = {
-    "evaluation.return": ("held-out return", 1.0),
-    "evaluation.accuracy": ("held-out test accuracy %", 100.0),
-    "evaluation.parameters": ("held-out added parameters", 1.0),
 }
 _OF_ROUNDS = {"return": "return of a round", "accuracy": "final accuracy %"}
 _DIGITS = re.compile(r"\d+")
@@ -71,14 +69,12 @@ def signal_of(state: State, name: str) -> Signal:
         return Signal(name, f"entropy of {field}", limits=_policy_limits(state, "entropy"))
     if family == "lead":
         return Signal(name, f"lead in held-out return over {field}", floor=0.0)
-    if name in _OF_EVALUATION:
-        return Signal(name, *_OF_EVALUATION[name])
     if family in _OF_ROUNDS:
         percent = family == "accuracy"
         label = f"{_OF_ROUNDS[family]}, {field}"
         return Signal(name, label, 100.0 if percent else 1.0, "{:.1f}" if percent else "{:.3g}")
-    label, scale = _OF_SYSTEM.get(name, (name, 1.0))
-    return Signal(name, label, scale, floor=0.0)
+    label, scale = _OF_RUN.get(name, (name, 1.0))
+    return Signal(name, label, scale, floor=None if family == "evaluation" else 0.0)
 
 
 def _policy_limits(state: State, field: str) -> tuple[tuple[float, str], ...]:

@@ -22,16 +22,8 @@ SORTS = ("attention", "env", "accuracy", "change", "return", "gradient", "drift"
 LOG_FILTERS = ("all", "no seeds", "warnings", "commands")
 REFRESH_RATES = (0.5, 1.0, 2.0, 4.0)
 """Frames per second."""
-WINDOWS: tuple[tuple[str, int], ...] = (
-    ("1m", 60 * SECOND),
-    ("2m", 120 * SECOND),
-    ("5m", 300 * SECOND),
-    ("15m", 900 * SECOND),
-    ("1h", 3600 * SECOND),
-    ("6h", 6 * 3600 * SECOND),
-    ("1d", 86_400 * SECOND),
-    ("1w", 7 * 86_400 * SECOND),
-)
+WINDOWS = tuple(minutes * 60 * SECOND for minutes in (1, 2, 5, 15, 60, 360, 1440, 10_080))
+"""Spans of charts by time: a minute to a week."""
 MAX_AUTO_WINDOW = 3
 """Index of the longest window that is chosen automatically: 15 min."""
 MESSAGE_SECONDS = 6.0
@@ -206,7 +198,7 @@ class ViewState:
         """The chosen window, or the smallest that holds data of an age in microseconds, up to 15 min."""
         if self.window is not None:
             return self.window
-        fits = (i for i, (_, us) in enumerate(WINDOWS[: MAX_AUTO_WINDOW + 1]) if us >= age)
+        fits = (i for i, us in enumerate(WINDOWS[: MAX_AUTO_WINDOW + 1]) if us >= age)
         return next(fits, MAX_AUTO_WINDOW)
 
     def show_message(self, message: str) -> None:

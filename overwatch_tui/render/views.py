@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import NamedTuple
 
 Columns = tuple[tuple[str, ...], ...]
@@ -60,10 +61,6 @@ PUBLISHED_VIEWS = (
 
 def view_names() -> list[str]:
     """Names of all views and of the panels in them, those of published runs included."""
-    return list(
-        dict.fromkeys(
-            name
-            for views in (VIEWS, PUBLISHED_VIEWS)
-            for name in (*(view.name for view in views), *(name for view in views for name in view.one))
-        )
-    )
+    tables = (VIEWS, PUBLISHED_VIEWS)
+    names = [[*(one.name for one in views), *(name for one in views for name in one.one)] for views in tables]
+    return list(dict.fromkeys(chain(*names)))

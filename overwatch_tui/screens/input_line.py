@@ -26,10 +26,6 @@ def pasted_text(event: events.Paste) -> str:
     return "".join(c for c in "".join(event.text.splitlines()[:1]) if c.isprintable())
 
 
-def _nothing(_text: str) -> Sequence[str]:
-    return ()
-
-
 def type_filter(
     app: App[Any],
     view: ViewState,
@@ -82,7 +78,7 @@ class InputLine(ModalScreen[str | None]):
         glyphs: Glyphs,
         *,
         text: str = "",
-        complete: Callable[[str], Sequence[str]] = _nothing,
+        complete: Callable[[str], Sequence[str]] = lambda _: (),
         history: Sequence[str] = (),
         check: Callable[[str], str] | None = None,
     ) -> None:

@@ -69,7 +69,7 @@ def test_commands_of_others_have_an_author_ours_come_first() -> None:
     commands = Commands()
     mine = commands.add_sent("a", "pause", {}, 0)
     commands.fold(accepted("x", "checkpoint", client="esper-daemon/0.1"), ts=1)
-    theirs = commands.get("x")
+    theirs = next(each for each in commands.newest_first() if each.id == "x")
     assert theirs is not None
     assert theirs.by == "esper-daemon uid1000"
     assert commands.latest is mine
@@ -80,7 +80,7 @@ def test_only_so_many_are_kept() -> None:
     commands = Commands()
     for i in range(MAX_COMMANDS + 50):
         commands.add_sent(f"id{i}", "pause", {}, i)
-    assert len(commands) == MAX_COMMANDS
+    assert len(commands.newest_first()) == MAX_COMMANDS
 
 
 def test_progress_is_shown_and_a_cancelled_command_is_over() -> None:
@@ -114,7 +114,7 @@ def test_refused_command_accepted_later_counts_as_accepted() -> None:
     refused = ev.CommandRefused(id="x", method="pause", client="c", uid=1, pid=1, code=-32009, message="busy")
     commands.fold(refused, ts=1)
     commands.fold(accepted("x"), ts=2)
-    command = commands.get("x")
+    command = next(each for each in commands.newest_first() if each.id == "x")
     assert command is not None
     assert (command.state, command.detail) == ("ACK", "")
 

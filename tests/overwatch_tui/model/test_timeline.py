@@ -26,7 +26,7 @@ from esper_overwatch.overwatch_tui.source.live_cursor import _MemoryReader
 from esper_overwatch.protocol.codec.json_lines import Event
 from tests.overwatch_tui import journal
 
-WINDOW = [name for name, _ in WINDOWS].index("1h")
+WINDOW = WINDOWS.index(3600 * SECOND)
 
 
 @cache
@@ -81,11 +81,12 @@ def test_moment_equals_state_folded_from_scratch(data: st.DataObject) -> None:
     found, wanted = sought(SeekTarget(position=position)).state, scratch(position)
     assert len(walked()[0].keyframes) > 2
     for each in fields(State):
-        if each.name in ("curves", "log", "incidents", "commands", "seed_counts", "stories"):
+        if each.name in ("anomalies", "curves", "log", "incidents", "commands", "seed_counts", "stories"):
             continue
         assert getattr(found, each.name) == getattr(wanted, each.name), each.name
     assert found.seed_counts.by_blueprint() == wanted.seed_counts.by_blueprint()
     assert found.stories.ended() == wanted.stories.ended()
+    assert repr(found.anomalies) == repr(wanted.anomalies)
     assert repr(found.incidents) == repr(wanted.incidents)
     assert repr(list(found.log)[-100:]) == repr(list(wanted.log)[-100:])
     for panel in PANELS.views:
