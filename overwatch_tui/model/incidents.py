@@ -7,7 +7,6 @@ the daemon tells all viewers; where none is connected, it concerns this terminal
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from esper_overwatch.protocol.messages.events import AnomalyAcknowledged, AnomalyMuted, Incident
 from esper_overwatch.protocol.messages.incidents import incident_order
@@ -20,17 +19,6 @@ HERE = "this terminal"
 """Author of an acknowledgement or a mute that no other viewer knows of."""
 
 
-class Acknowledgement(NamedTuple):
-    """An acknowledgement of an incident."""
-
-    ts: int
-    """Microseconds."""
-    rank: int
-    """Severity that was seen; a worse one asks again."""
-    by: str = HERE
-    reason: str = ""
-
-
 NO_MUTE = AnomalyMuted(source="", kind="", until=0, by="")
 
 
@@ -39,7 +27,9 @@ class IncidentRecord:
     """One incident, and what was said of it."""
 
     data: Incident
-    acknowledged: Acknowledgement | None
+    acknowledged: AnomalyAcknowledged | None
+    acknowledged_ts: int
+    """Microseconds."""
     mute: AnomalyMuted
 
     @property
@@ -49,7 +39,7 @@ class IncidentRecord:
     @property
     def is_acked(self) -> bool:
         seen = self.acknowledged
-        return seen is not None and SEVERITY_RANK[self.data.severity] <= seen.rank
+        return seen is not None and SEVERITY_RANK[self.data.severity] <= SEVERITY_RANK[seen.severity]
 
     @property
     def is_waiting(self) -> bool:
@@ -66,7 +56,7 @@ class Incidents:
     """What the daemon tells of each, by id; acknowledgements and mutes outlive a resynchronisation."""
 
     _told: dict[str, Incident] = field(default_factory=dict)
-    _acknowledged: dict[str, Acknowledgement] = field(default_factory=dict)
+    _acknowledged: dict[str, tuple[int, AnomalyAcknowledged]] = field(default_factory=dict)
     _muted: dict[str, AnomalyMuted] = field(default_factory=dict)
 
     def copy(self) -> Incidents:
@@ -79,7 +69,8 @@ class Incidents:
         return self._record(self._told[key]) if key in self._told else None
 
     def _record(self, data: Incident) -> IncidentRecord:
-        return IncidentRecord(data, self._acknowledged.get(data.id), self._muted.get(data.id, NO_MUTE))
+        ts, seen = self._acknowledged.get(data.id, (0, None))
+        return IncidentRecord(data, seen, ts, self._muted.get(data.id, NO_MUTE))
 
     def fold(self, data: Incident) -> None:
         """Take in the newest event of one."""
@@ -98,15 +89,20 @@ class Incidents:
         self._told.clear()
 
     def fold_acknowledged(self, event: AnomalyAcknowledged, ts: int) -> None:
-        seen = Acknowledgement(ts, SEVERITY_RANK[event.severity], event.by, event.reason)
-        self._acknowledged[event.incident] = seen
+        self._acknowledged[event.incident] = ts, event
 
     def fold_muted(self, event: AnomalyMuted) -> None:
         self._muted[event.incident] = event
 
     def ack(self, key: str, now: int) -> None:
         """Acknowledge at the present severity, for this terminal until the daemon says it of all."""
-        self._acknowledged[key] = Acknowledgement(now, SEVERITY_RANK[self._told[key].severity])
+        told = self._told[key]
+        self._acknowledged[key] = (
+            now,
+            AnomalyAcknowledged(
+                source=told.source, kind=told.kind, since=told.since, severity=told.severity, by=HERE
+            ),
+        )
 
     def silence(self, key: str, until: int) -> None:
         """Mute until a time (microseconds; 0 = no longer), for this terminal likewise."""

@@ -120,8 +120,8 @@ def _seen_by(record: IncidentRecord, now: int) -> list[tuple[str, str]]:
     """Authors and reasons of the acknowledgement and the mute."""
     found = []
     if record.acknowledged is not None:
-        seen = record.acknowledged
-        found.append(("seen by", f"{seen.by}, {format_clock(seen.ts)}  {seen.reason}".rstrip()))
+        seen, at = record.acknowledged, format_clock(record.acknowledged_ts)
+        found.append(("seen by", f"{seen.by}, {at}  {seen.reason}".rstrip()))
     if record.is_muted(now):
         found.append(("muted by", f"{record.mute.by}  {record.mute.reason}".rstrip()))
     return found

@@ -22,7 +22,7 @@ CUT = "…"
 class Row:
     """Builds a line column by column.
 
-    >>> Row().put("acc", "dim", 6).put("71.4", "bold", 6, ">").text()
+    >>> plain(Row().put("acc", "dim", 6).put("71.4", "bold", 6, ">").line(12))
     'acc     71.4'
     """
 
@@ -63,9 +63,6 @@ class Row:
         """The line, cut and padded to exactly `width` columns; highlighted where it is selected."""
         line = fit(tuple(self.spans), width, self._base)
         return restyle(line, "select") if selected else line
-
-    def text(self) -> str:
-        return "".join(text for text, _ in self.spans)
 
 
 def cut_text(text: str, width: int) -> str:
