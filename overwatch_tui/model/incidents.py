@@ -6,7 +6,7 @@ the daemon tells all viewers; where none is connected, it concerns this terminal
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from esper_overwatch.protocol.messages.events import AnomalyAcknowledged, AnomalyMuted, Incident
 from esper_overwatch.protocol.messages.incidents import incident_order
@@ -106,8 +106,7 @@ class Incidents:
 
     def silence(self, key: str, until: int) -> None:
         """Mute until a time (microseconds; 0 = no longer), for this terminal likewise."""
-        told = self._told[key]
-        self._muted[key] = AnomalyMuted(source=told.source, kind=told.kind, until=until, by=HERE)
+        self._muted[key] = replace(NO_MUTE, until=until, by=HERE)
 
     def ordered(self) -> list[IncidentRecord]:
         """Records in the order waiting, open, worst, causes before symptoms, newest."""

@@ -102,7 +102,7 @@ def test_footer_offers_only_what_the_run_has() -> None:
     made.tick()
     assert " X pause " in footer()
     assert not any(word in footer() for word in ("escalate", "profile", "checkpoint"))
-    assert len(made.state.commands) == 0
+    assert not made.state.commands.newest_first()
     assert [method for _, method, _ in feed.requests] == ["status"], "it asks again after some time only"
 
 
