@@ -132,7 +132,7 @@ def _trouble(records: Sequence[Anomaly], source: str, glyphs: Glyphs) -> str:
     return " ".join(w for w in words if w)
 
 
-class Decision(NamedTuple):
+class EnvDecision(NamedTuple):
     """How sure a network was of what it decided for an env; None is what was not measured."""
 
     sure: float | None
@@ -145,14 +145,14 @@ class Decision(NamedTuple):
     other_share: float | None
 
 
-def decision(state: State, env: int) -> Decision | None:
+def decision(state: State, env: int) -> EnvDecision | None:
     epoch = state.epoch
     if epoch is None:
         return None
     shares, chosen = at_or_none(epoch.op_probability, env) or [], at_or_none(epoch.op, env)
     others = [(share, op) for op, share in enumerate(shares) if share > 0 and op != chosen]
     share, op = max(others, default=(None, None))
-    return Decision(
+    return EnvDecision(
         at_or_none(epoch.probability, env),
         None if chosen is None else at_or_none(shares, chosen),
         at_or_none(epoch.value, env),

@@ -145,6 +145,8 @@ def test_ended_seeds_layers_and_operators_are_records() -> None:
     layers = PANELS["layers"].records(panel_inputs(known))
     assert {row["env"] for row in layers} == set(range(16))
     assert {"name", "norm", "zero", "update"} <= set(layers[0])
+    drift = PANELS["drift"].records(panel_inputs(known))
+    assert {"source", "norm", "norm_drift", "sev"} <= set(drift[0])
     operators = PANELS["profile"].records(panel_inputs(known))
     assert [row["name"] for row in operators] == ["aten::conv2d", "aten::relu_", "aten::mm"]
     assert operators[0]["us_per_call"] == 8_200.0 / 420
