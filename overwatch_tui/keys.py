@@ -137,7 +137,6 @@ ACTIONS: tuple[Key, ...] = (
         "", "", "env", "open the page of an env by its number; the number alone is enough", values=(ANY_TEXT,)
     ),
     Key("", "", "next_panel(-1)", "panel before this one"),
-    Key("", "", "log_filter", "log: all, no seeds, warnings, commands"),
     Key("", "", "zoom(-1)", "charts: a shorter time"),
     Key("", "", "zoom(1)", "charts: a longer time"),
     Key("", "", "axis", "charts: by step (epoch, round), elapsed time, or the clock"),

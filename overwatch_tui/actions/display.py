@@ -41,11 +41,6 @@ class DisplayActions(ExportActions):
             name, turned = f"envs by {view.sort}", view.is_reversed
         self.say(f"{name}{', turned round' if turned else ''}")
 
-    def action_log_filter(self) -> None:
-        self.session.view.cycle_log_filter()
-        self.session.view.selected.pop("log", None)
-        self.say(f"log: {self.session.view.log_filter}")
-
     def action_zoom(self, by: int) -> None:
         inputs = self.body
         charts = self.session.view.charts

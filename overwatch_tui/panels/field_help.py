@@ -94,7 +94,7 @@ time round epoch = local time, and where the run was
 source = env, slot, policy, or the part of the daemon
 tag = kind of event; ? and ! = warning, critical
 text = Enter shows all fields of the event
-? too much = :log_filter leaves seeds out, or keeps warnings or commands only; / filters
+? too much = / filters: -tag:seed leaves seeds out, sev:w keeps warnings, tag:cmd commands
 [commands]
 state = SENT, ACK or NACK, RUNNING, DONE or FAILED; NO REPLY where the daemon was silent
 ms = from sending to the answer

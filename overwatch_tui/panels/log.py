@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Reversible, Sequence
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
@@ -36,10 +37,8 @@ _STYLES = {
 
 
 def note(inputs: PanelInputs) -> str:
-    chosen = inputs.view.log_filter
-    kind = {"all": "", "no seeds": chosen}.get(chosen, f"only {chosen}")
     end = "G follows the end" if inputs.view.selected.get("log") is not None else ""
-    return "  ".join(filter(None, (kind, inputs.view.filter_note("log"), end)))
+    return "  ".join(filter(None, (inputs.view.filter_note("log"), end)))
 
 
 FIELDS = ("source", "tag", "sev", "round", "epoch", "text")
@@ -56,32 +55,16 @@ def _fields_of(entry: LogEntry) -> dict[str, FieldValue]:
     }
 
 
-def passes_filter(inputs: PanelInputs, entry: LogEntry) -> bool:
-    """True if both filters show the entry: the one of `f` and the typed one."""
-    return _is_of_kind(inputs, entry) and inputs.view.passes("log", lambda: _fields_of(entry))
-
-
-def _is_of_kind(inputs: PanelInputs, entry: LogEntry) -> bool:
-    match inputs.view.log_filter:
-        case "no seeds":
-            return entry.tag != "SEED"
-        case "warnings":
-            return entry.severity in ("warning", "critical")
-        case "commands":
-            return entry.tag in ("CMD", "RUN", "CKPT", "PROF", "TELEM")
-        case _:
-            return True
-
-
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
     """(stream, seq, ts) of the newest entry of each row, the oldest row first."""
     return [_key(row[0]) for row in _rows(inputs)]
 
 
 def _rows(inputs: PanelInputs) -> list[list[LogEntry]]:
-    """Rows that the filters show, each of the entries it tells of, the newest first; see `_folded`."""
-    if "log" in inputs.view.filters or inputs.view.log_filter != "all":
-        return [[entry] for entry in inputs.state.log if passes_filter(inputs, entry)]
+    """Rows that the filter shows, each of the entries it tells of, the newest first; see `_folded`."""
+    if "log" in inputs.view.filters:
+        passes = inputs.view.passes
+        return [[e] for e in inputs.state.log if passes("log", partial(_fields_of, e))]
     return inputs.keep("folded log", lambda: _folded(inputs.state.log))
 
 
@@ -126,10 +109,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
             selected = order[0]
     entries = [_told(row) for row in rows[scroll.rows]]
     if not entries:
-        text = "nothing has happened yet"
-        if inputs.view.log_filter != "all":
-            text = f"nothing of this kind ({inputs.view.log_filter}); :log_filter"
-        text = inputs.empty_text("log", "line", text)
+        text = inputs.empty_text("log", "line", "nothing has happened yet")
         return Drawn([Row().put(f" {text}", "dim").line(width)], scroll)
     lines = [entry_line(inputs, entry, width, selected=_key(entry) == selected) for entry in entries]
     names = overview_curves(inputs)

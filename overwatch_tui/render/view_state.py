@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from esper_overwatch.overwatch_tui.keys import ACTIONS, Key
 from esper_overwatch.overwatch_tui.model.filters import Fields, Filter
@@ -14,12 +14,9 @@ from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from .chart_view import ChartView
 from .theme import UNICODE, Glyphs
 
-_T = TypeVar("_T")
-
 MAIN_VIEW = "run"
 """The view that Esc leads back to."""
 SORTS = ("attention", "env", "accuracy", "change", "return", "gradient", "drift")
-LOG_FILTERS = ("all", "no seeds", "warnings", "commands")
 REFRESH_RATES = (0.5, 1.0, 2.0, 4.0)
 """Frames per second."""
 WINDOWS = tuple(minutes * 60 * SECOND for minutes in (1, 2, 5, 15, 60, 360, 1440, 10_080))
@@ -68,7 +65,6 @@ class ViewState:
     charts: ChartView = field(default_factory=ChartView)
     orders: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """Per panel: the column that it is sorted by, and whether turned round."""
-    log_filter: str = "all"
     filters: dict[str, Filter] = field(default_factory=dict)
     """Per panel, what its list shows; a panel without one shows all."""
     is_frozen: bool = False
@@ -181,9 +177,6 @@ class ViewState:
         self.orders[panel] = _next_order(*self.order(panel), count)
         return self.orders[panel][0]
 
-    def cycle_log_filter(self) -> None:
-        self.log_filter = _next(LOG_FILTERS, self.log_filter)
-
     def decrease_rate(self) -> bool:
         """The next lower rate; False at the lowest."""
         at = REFRESH_RATES.index(self.rate)
@@ -208,10 +201,6 @@ class ViewState:
     def expire_message(self) -> None:
         if self.message and time.monotonic() > self.message_until:
             self.message = ""
-
-
-def _next(choices: Sequence[_T], current: _T) -> _T:
-    return choices[(choices.index(current) + 1) % len(choices)]
 
 
 def _next_order(at: int, is_reversed: bool, count: int) -> tuple[int, bool]:

@@ -18,7 +18,7 @@ from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.env_rows import env_row, sorted_rows
 from esper_overwatch.overwatch_tui.render.layout import compose_screen
 from esper_overwatch.overwatch_tui.render.theme import ASCII, UNICODE
-from esper_overwatch.overwatch_tui.render.view_state import LOG_FILTERS, SORTS, ViewState
+from esper_overwatch.overwatch_tui.render.view_state import SORTS, ViewState
 from esper_overwatch.protocol.codec.json_lines import Event, Unknown, decode_line
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.messages.events import EVENTS, Context
@@ -386,7 +386,6 @@ ANY_VIEW = st.builds(
     name=st.sampled_from(VIEWS),
     env=st.integers(0, 20),
     sort=st.sampled_from(SORTS),
-    log_filter=st.sampled_from(LOG_FILTERS),
     detail=st.booleans(),
     glyphs=st.sampled_from((UNICODE, ASCII)),
 )

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from esper_overwatch.overwatch_tui.model.filters import parse_filter
 from esper_overwatch.overwatch_tui.panels import envs, log
 from esper_overwatch.overwatch_tui.render.format import sorted_terms
 from esper_overwatch.overwatch_tui.render.lines import plain
@@ -42,7 +43,7 @@ def test_moves_of_seeds_are_one_line_an_epoch() -> None:
     assert any("germinated" in text for text in folded)
     places = [text.split("seeds")[0].split(maxsplit=1)[1].strip() for text in folded]
     assert len(set(places)) == len(places), "one an epoch"
-    made.view.log_filter = "commands"
+    made.view.filters["log"] = parse_filter("-tag:seed", log.FIELDS)
     assert not any("moved" in plain(line) for line in log.body(made, 100, 200).lines)
     alone = sum(entry.tag == "SEED" for entry in made.state.log)
     assert alone > 4 * len(folded)
