@@ -14,7 +14,6 @@ from esper_overwatch.protocol.errors import EsperError, NoReply, RunNotFound
 from .model.commands import TrackedCommand
 from .model.state import State, fold_late
 from .model.time_series import SECOND
-from .model.timeline import Keyframe
 from .render.env_rows import worst_env
 from .render.link_text import link_text
 from .render.panel import PanelInputs
@@ -24,7 +23,7 @@ from .source.cursor import SEEK_SECONDS, RecordedCursor
 from .source.feed import Feed, LiveFeed
 from .source.link_status import LinkStatus
 from .source.live_cursor import LiveCursor
-from .source.past import Past, make_past
+from .source.mirror import Mirror, WireMirror, make_mirror
 from .source.replay import ReplayFeed
 
 RATE_WINDOW_SECONDS = 10
@@ -54,7 +53,7 @@ class Session:
         self.view = view
         self.state = State()
         self.link = LinkStatus()
-        self.cursor = RecordedCursor(feed) if isinstance(feed, ReplayFeed) else LiveCursor(self._make_past)
+        self.cursor = RecordedCursor(feed) if isinstance(feed, ReplayFeed) else LiveCursor(self._make_mirror)
         self.backfill: Backfill | None = None
         """Asks for events from before joining; None for a recording."""
         if isinstance(feed, LiveFeed):
@@ -124,11 +123,11 @@ class Session:
             self.needs_paint = True
         self._problem = problem
 
-    def _make_past(self, border: Keyframe) -> Past | None:
+    def _make_mirror(self) -> Mirror:
         feed = self.feed
         if not isinstance(feed, LiveFeed):
-            return None
-        return make_past(border, feed.journal, self.ask, is_thin=feed.is_thin)
+            return WireMirror()
+        return make_mirror(feed.journal, self.ask, is_thin=feed.is_thin)
 
     @property
     def _is_rewound(self) -> bool:
@@ -145,7 +144,10 @@ class Session:
         now = self.feed.now()
         is_new_run = self._run is not None and self.feed.run_id != self._run
         if isinstance(self.cursor, LiveCursor):
-            self.cursor.rejoin(is_new_run=is_new_run)
+            if is_new_run:
+                self.cursor.close()
+                self.cursor = LiveCursor(self._make_mirror)
+            self.cursor.rejoin()
         if self.backfill is not None:
             self.backfill.rejoin(is_new_run=is_new_run)
         if is_new_run:

@@ -99,6 +99,11 @@ class State:
     _newest: tuple[str, int] = ("", 0)
     """Stream and time of the event that `ctx` is of."""
 
+    @property
+    def position(self) -> int:
+        """Number of events that the run has told by then, received or not."""
+        return sum(self.numbers.values())
+
     def fold(self, event: Event) -> None:
         """Take in an event; of what a snapshot repeats, only what `rejoin` has dropped."""
         self.ts = max(self.ts, event.ts)
@@ -141,6 +146,7 @@ class State:
     def reset_copy(self, reason: str, *, now: int) -> State:
         """A state for another boot; log, commands, curves, counts and acknowledgements stay."""
         fresh = State(
+            ts=self.ts,
             incidents=self.incidents,
             incident_history=self.incident_history,
             commands=self.commands,

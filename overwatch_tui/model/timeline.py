@@ -2,7 +2,9 @@
 
 A state is folded from events in their order, so the state at a moment is what the events up to there fold to.
 To fold all of them at each step would take minutes in a run of a day: keyframes, which are states at known
-positions, shorten it. A keyframe has neither curves nor counts: those are cut from the newest.
+moments, shorten it. A keyframe has neither curves nor counts: those are cut from the newest.
+
+A moment is named by the newest number of each stream, which is the same in whatever is read to reach it.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import zlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -41,107 +43,107 @@ KEYFRAME_LOG_ENTRIES = 200
 """Newest log entries that a keyframe keeps."""
 
 
-@dataclass
-class Folding:
-    """A state and how far it has been folded."""
-
-    state: State = field(default_factory=State)
-    position: int = 0
-    """Number of events it was folded from."""
-    ts: int = 0
-    """The newest of them, microseconds."""
-
-    def fold(self, event: Event) -> None:
-        self.state.fold(event)
-        self.position += 1
-        self.ts = max(self.ts, event.ts)
-
-
 @dataclass(frozen=True)
 class Keyframe:
     """A state to fold on from."""
 
-    position: int
-    ts: int
-    curves_until: int
-    """Values of the curves before this time belong to it."""
     state: State
     """State without curves, counts, stories and log."""
+    curves_until: int
+    """Values of the curves before this time belong to it."""
     log: bytes
     """The newest entries of the log, packed: nothing else would hold them any more."""
-    newest: Folding = field(repr=False)
-    """The state that was folded furthest: what this one lacks is cut from it."""
 
 
 class Marks:
-    """Positions right after the events of one kind, in ascending order."""
+    """Numbers of the events of one kind, in ascending order.
 
-    def __init__(self) -> None:
-        self.positions = array("q")
-        self.times = array("q")
-        self._rounds = array("q")
-        self._epochs = array("q")
+    Args:
+        stream: that of all of them.
+    """
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        self._columns = tuple(array("q") for _ in range(4))
+        self.numbers, self.times, self._rounds, self._epochs = self._columns
 
     def __len__(self) -> int:
-        return len(self.positions)
+        return len(self.numbers)
 
-    def add(self, position: int, ts: int, clock: tuple[int, int]) -> None:
-        """Enter the next one; the oldest are forgotten where there are too many."""
+    def add(self, number: int, ts: int, clock: tuple[int, int]) -> None:
+        """Enter the next one, where it is none of these; the oldest go where there are too many."""
+        if self.numbers and number <= self.numbers[-1]:
+            return
         if len(self) >= MAX_MARKS:
             self._drop(MAX_MARKS // 8)
-        self.positions.append(position)
-        self.times.append(ts)
-        self._rounds.append(clock[0])
-        self._epochs.append(clock[1])
+        for column, value in zip(self._columns, (number, ts, *clock), strict=True):
+            column.append(value)
+
+    def _clock(self, at: int) -> tuple[int, int] | None:
+        return (self._rounds[at], self._epochs[at]) if self.numbers else None
 
     @property
-    def newest_clock(self) -> tuple[int, int]:
-        """(round, epoch) of the newest; there has to be one."""
-        return self._rounds[-1], self._epochs[-1]
+    def newest_clock(self) -> tuple[int, int] | None:
+        """(round, epoch) of the newest."""
+        return self._clock(-1)
 
-    def find(self, round_: int, epoch: int) -> int | None:
-        """Position of the newest one of a round and an epoch; None = not known."""
+    def find(self, round_: int, epoch: int) -> SeekTarget | None:
+        """Moment right after an epoch; where a resumed boot repeated it, the newest. None = not known."""
         for i in reversed(range(len(self))):
             if self._rounds[i] == round_ and self._epochs[i] == epoch:
-                return self.positions[i]
+                return SeekTarget({self.stream: self.numbers[i]})
         return None
 
-    def drop_before(self, position: int) -> None:
+    def newest_at(self, number: int) -> int:
+        """The newest one up to a number; the number itself where there is none."""
+        at = bisect_right(self.numbers, number)
+        return self.numbers[at - 1] if at else number
+
+    def neighbour(self, number: int, by: int) -> SeekTarget | None:
+        """Moment `by` of these after a number (negative: before); None beyond the ends."""
+        at = (bisect_left if by < 0 else bisect_right)(self.numbers, number)
+        at += by if by < 0 else by - 1
+        return SeekTarget({self.stream: self.numbers[at]}) if 0 <= at < len(self) else None
+
+    def drop_before(self, numbers: Mapping[str, int]) -> None:
         """Forget what can no longer be reached."""
-        self._drop(bisect_left(self.positions, position))
+        self._drop(bisect_left(self.numbers, numbers.get(self.stream, 0)))
 
-    def put_before(self, older: Marks, by: int, border: int, from_ts: float) -> None:
-        """Enter those since a time of the events before a position, in place of others before it.
-
-        Args:
-            by: what their positions are more here.
-        """
-        self.drop_before(border)
-        begin, end = bisect_left(older.times, from_ts), len(older)
-        if border in self.positions[:1] and end and older.newest_clock == (self._rounds[0], self._epochs[0]):
+    def put_before(self, older: Marks, border: Mapping[str, int], from_ts: float) -> None:
+        """Enter those of older events since a time; none of these lies before the border."""
+        last = border.get(self.stream, 0)
+        begin, end = bisect_left(older.times, from_ts), bisect_right(older.numbers, last)
+        if last in self.numbers[:1] and older._clock(end - 1) == self._clock(0):
             end -= 1  # the epoch at the border itself is known already
         begin = max(begin, end + len(self) - MAX_MARKS)
-        self.positions[:0] = array("q", [each + by for each in older.positions[begin:end]])
-        for mine, theirs in (
-            (self.times, older.times),
-            (self._rounds, older._rounds),
-            (self._epochs, older._epochs),
-        ):
+        for mine, theirs in zip(self._columns, older._columns, strict=True):
             mine[:0] = theirs[begin:end]
 
     def _drop(self, count: int) -> None:
-        for column in (self.positions, self.times, self._rounds, self._epochs):
+        for column in self._columns:
             del column[:count]
 
 
 class SeekTarget(NamedTuple):
     """A place to go to: the first of these conditions that is met; without any, the end."""
 
-    position: int | None = None
+    numbers: Mapping[str, int] | None = None
+    """The moment at which each of these streams has come to its number."""
     ts: int | None = None
     """The moment before the first event that is later."""
     until: Callable[[Event], bool] | None = None
     """The moment right after the first such event."""
+
+    def is_reached(self, state: State) -> bool:
+        """True if a state has come to the numbers."""
+        known = state.numbers
+        return self.numbers is not None and all(known.get(each, 0) >= n for each, n in self.numbers.items())
+
+    def is_behind(self, numbers: Mapping[str, int], ts: int) -> bool:
+        """True if a moment lies after it, so that it cannot be reached from there."""
+        wanted = self.numbers or {}
+        is_beyond = any(numbers.get(stream, 0) > number for stream, number in wanted.items())
+        return is_beyond or (self.ts is not None and ts > self.ts)
 
 
 class RunTimeline:
@@ -149,64 +151,60 @@ class RunTimeline:
 
     def __init__(self) -> None:
         self.keyframes: list[Keyframe] = []
-        self._older: list[Keyframe] = []
-        """Of what was put before these; positions before the first of these are theirs."""
         self._near: deque[Keyframe] = deque(maxlen=MAX_NEAR_KEYFRAMES)
         self._spacing = KEYFRAME_EVENTS
-        self.epochs = Marks()
-        self.incidents = Marks()
+        self.epochs = Marks("metric")
+        self.incidents = Marks("life")
         self.end = 0
         """Position up to which events are known."""
-        self._first = 0
-        """Position after which they are held."""
-        self._newest = Folding()
+        self._newest = State()
+        """The state that was folded furthest: what a keyframe lacks is cut from it."""
+        self._border, self._newest_before = 0, State()
+        """Position before which there is what was put before, and the state that it was folded to."""
 
-    def fold(self, folding: Folding, event: Event, *, is_joining: bool = False) -> None:
+    def fold(self, state: State, event: Event, *, is_joining: bool = False) -> None:
         """Fold an event, and note it where it is new; events of a snapshot (`is_joining`) are no marks."""
-        is_new = folding.position >= self.end
+        is_new = state.position >= self.end
         if not is_joining:
-            self._offer(folding, event.ts, is_new=is_new)
-        folding.fold(event)
+            self._offer(state, event.ts, is_new=is_new)
+        state.fold(event)
         if not is_new:
             return
-        self.end = folding.position
-        self._newest.state = folding.state
+        self.end, self._newest = state.position, state
         if is_joining:
             return
         data, clock = event.data, (event.ctx.round, event.ctx.epoch)
         if isinstance(data, EpochFinished):
-            self.epochs.add(folding.position, event.ts, clock)
+            self.epochs.add(event.seq, event.ts, clock)
         elif is_trouble(event):
-            self.incidents.add(folding.position, event.ts, clock)
+            self.incidents.add(event.seq, event.ts, clock)
 
-    def add_keyframe(self, folding: Folding) -> None:
+    def add_keyframe(self, state: State) -> Keyframe:
         """Make this moment one that can be gone back to, as after a snapshot."""
-        self.keyframes.append(self._keyframe(folding, folding.ts))
-        state = folding.state
-        if state.epoch is not None:
-            clock = state.epoch_ctx.round, state.epoch_ctx.epoch
-            self.epochs.add(folding.position, state.epoch_ts, clock)
+        keyframe = self._keyframe(state, state.ts)
+        self.keyframes.append(keyframe)
+        clock = state.epoch_ctx.round, state.epoch_ctx.epoch
+        if state.epoch is not None and self.epochs.newest_clock != clock:
+            self.epochs.add(state.numbers.get(self.epochs.stream, 0), state.epoch_ts, clock)
+        return keyframe
 
-    def _offer(self, folding: Folding, ts: int, *, is_new: bool) -> None:
+    def _offer(self, state: State, ts: int, *, is_new: bool) -> None:
         """Keep a keyframe where a minute ends and the last one is far enough."""
         if not self.keyframes:
-            self.keyframes.append(self._keyframe(folding, folding.ts))
-        if ts // MINUTE <= folding.ts // MINUTE:
+            self.keyframes.append(self._keyframe(state, state.ts))
+        if ts // MINUTE <= state.ts // MINUTE:
             return
-        last = self.keyframe_before(position=folding.position)
-        behind = folding.position - (last.position if last is not None else 0)
-        # Where few events are held, because they are large, some keyframes have to lie among them.
-        spacing = min(self._spacing, (self.end - self._first) // 4) if self._first else self._spacing
-        if is_new and behind >= spacing:
-            self.keyframes.append(self._keyframe(folding, ts // MINUTE * MINUTE))
+        last = self.keyframe_before(SeekTarget(state.numbers))
+        behind = state.position - (last.state.position if last is not None else 0)
+        if is_new and behind >= self._spacing:
+            self.keyframes.append(self._keyframe(state, ts // MINUTE * MINUTE))
             if len(self.keyframes) > MAX_KEYFRAMES:
                 self._spacing *= 2
                 del self.keyframes[1::2]
         elif not is_new and behind >= NEAR_KEYFRAME_EVENTS:
-            self._near.append(self._keyframe(folding, ts // MINUTE * MINUTE))
+            self._near.append(self._keyframe(state, ts // MINUTE * MINUTE))
 
-    def _keyframe(self, folding: Folding, curves_until: int) -> Keyframe:
-        state = folding.state
+    def _keyframe(self, state: State, curves_until: int) -> Keyframe:
         newest = list(islice(reversed(state.log), KEYFRAME_LOG_ENTRIES))[::-1]
         bare = replace(
             state,
@@ -215,75 +213,49 @@ class RunTimeline:
             incident_history=IncidentHistory(),
             stories=SeedStories(),
         )
-        is_older = self._older and folding.position < self.keyframes[0].position
-        return Keyframe(
-            folding.position,
-            folding.ts,
-            curves_until,
-            bare.frozen_copy(),
-            zlib.compress(pickle.dumps(newest), 1),
-            self._older[0].newest if is_older else self._newest,
-        )
+        return Keyframe(bare.frozen_copy(), curves_until, zlib.compress(pickle.dumps(newest), 1))
 
-    def keyframe_before(self, *, position: int | None = None, ts: int | None = None) -> Keyframe | None:
-        """The newest keyframe at or before a position, or whose events are not later than a time."""
+    def keyframe_before(self, target: SeekTarget) -> Keyframe | None:
+        """The newest keyframe from which a target can be reached."""
         found = [
             each
-            for each in (*self._older, *self.keyframes, *self._near)
-            if (position is None or each.position <= position) and (ts is None or each.ts <= ts)
+            for each in (*self.keyframes, *self._near)
+            if not target.is_behind(each.state.numbers, each.state.ts)
         ]
-        return max(found, key=lambda each: each.position, default=None)
+        return max(found, key=lambda each: each.state.position, default=None)
 
-    def start(self, keyframe: Keyframe) -> Folding:
+    def start(self, keyframe: Keyframe) -> State:
         state = keyframe.state.frozen_copy()
-        newest = keyframe.newest.state
+        newest = self._newest_before if state.position < self._border else self._newest
         state.curves = newest.curves.cut(keyframe.curves_until)
-        state.incident_history = newest.incident_history.cut(keyframe.ts)
+        state.incident_history = newest.incident_history.cut(state.ts)
         state.stories = newest.stories.cut(state.numbers, state.ctx.round)
         state.log.extend(pickle.loads(zlib.decompress(keyframe.log)))
-        return Folding(state, keyframe.position, keyframe.ts)
+        return state
 
-    def put_before(self, older: RunTimeline, from_ts: float) -> None:
-        """Make the moments of older events, which end where the first keyframe is, ones to go back to.
+    def put_before(self, older: RunTimeline, border: Keyframe, from_ts: float) -> None:
+        """Make the moments of older events ones to go back to.
 
         Args:
             older: their timeline, folded to its end.
+            border: where it ends.
             from_ts: moments before this time are not whole, microseconds.
         """
-        begin = self.keyframes[0].position
-        by = begin - older.end
-        self._older = [replace(each, position=each.position + by) for each in older.keyframes]
-        self._near = deque((each for each in self._near if each.position >= begin), MAX_NEAR_KEYFRAMES)
+        self.begin_at(border)
+        self._border, self._newest_before = border.state.position, older._newest
+        self.keyframes[:0] = [each for each in older.keyframes if each.state.position < self._border]
         for mine, theirs in ((self.epochs, older.epochs), (self.incidents, older.incidents)):
-            mine.put_before(theirs, by, begin, from_ts)
+            mine.put_before(theirs, border.state.numbers, from_ts)
 
-    def drop_before(self, position: int) -> None:
-        """Forget moments whose events are no longer held, and those that no keyframe lies before."""
-        if position == self._first:
-            return
-        self._first = position
-        near = [each for each in self._near if each.position >= position]
+    def begin_at(self, keyframe: Keyframe) -> None:
+        """Forget all moments before one."""
+        first = keyframe.state.position
+        self.keyframes = [keyframe, *(each for each in self.keyframes if each.state.position > first)]
+        near = [each for each in self._near if each.state.position >= first]
         self._near = deque(near, maxlen=MAX_NEAR_KEYFRAMES)
-        if self.keyframes and self.keyframes[0].position < position:
-            self.keyframes, self._older = [each for each in self.keyframes if each.position >= position], []
-            first = self.keyframes[0].position if self.keyframes else self.end + 1
-            self.epochs.drop_before(first)
-            self.incidents.drop_before(first)
-
-    def neighbour(self, marks: Marks, position: int, by: int) -> int | None:
-        """Position of the mark `by` marks after a position (negative: before); None beyond the ends."""
-        at = (bisect_left if by < 0 else bisect_right)(marks.positions, position)
-        at += by if by < 0 else by - 1
-        return marks.positions[at] if 0 <= at < len(marks) else None
-
-    def epoch_at(self, position: int) -> int:
-        """Position of the epoch that is the newest one at a position."""
-        at = bisect_right(self.epochs.positions, position)
-        return self.epochs.positions[at - 1] if at else position
-
-    def clock_position(self, round_: int, epoch: int) -> int | None:
-        """Position right after an epoch; where a resumed boot repeated it, the newest. None = not known."""
-        return self.epochs.find(round_, epoch)
+        self._border, self._newest_before = 0, State()
+        for marks in (self.epochs, self.incidents):
+            marks.drop_before(keyframe.state.numbers)
 
 
 def is_trouble(event: Event) -> bool:
@@ -305,33 +277,31 @@ class EventReader(Protocol):
 class Seek:
     """Folds up to a target, in slices of time."""
 
-    def __init__(
-        self, timeline: RunTimeline, folding: Folding, reader: EventReader, target: SeekTarget
-    ) -> None:
-        self.folding = folding
+    def __init__(self, timeline: RunTimeline, state: State, reader: EventReader, target: SeekTarget) -> None:
+        self.state = state
         self.target = target
         self._timeline = timeline
         self._reader = reader
-        self._begin = folding.position, folding.ts
+        self._begin = dict(state.numbers), state.ts
         self.is_met = False
         """True if the target was reached, False at the end of all events."""
 
     def step(self, seconds: float) -> bool:
         """Go on for about `seconds`; True once it is over."""
         end = time.monotonic() + seconds
-        target, folding = self.target, self.folding
+        target = self.target
         while True:
             event = self._reader.peek()
-            self.is_met = (target.position is not None and folding.position >= target.position) or (
+            self.is_met = target.is_reached(self.state) or (
                 target.ts is not None and event is not None and event.ts > target.ts
             )
             if event is None or self.is_met:
                 return True
             for item in self._reader.take():
                 if isinstance(item, Reset):
-                    folding.state = folding.state.reset_copy(item.reason, now=folding.state.ts)
+                    self.state = self.state.reset_copy(item.reason, now=self.state.ts)
                 elif isinstance(item, Event):
-                    self._timeline.fold(folding, item)
+                    self._timeline.fold(self.state, item)
             if target.until is not None and target.until(event):
                 self.is_met = True
                 return True
@@ -341,11 +311,12 @@ class Seek:
     @property
     def progress(self) -> str:
         """Share of the way that is done, such as `43%`; the number of events where its end is not known."""
-        folding, target = self.folding, self.target
-        if target.position is not None:
-            done, all_ = folding.position - self._begin[0], target.position - self._begin[0]
-        elif target.ts is not None and self._begin[1]:
-            done, all_ = folding.ts - self._begin[1], target.ts - self._begin[1]
+        state, target, (numbers, ts) = self.state, self.target, self._begin
+        if target.numbers is not None:
+            done = sum(state.numbers.get(each, 0) - numbers.get(each, 0) for each in target.numbers)
+            all_ = sum(number - numbers.get(each, 0) for each, number in target.numbers.items())
+        elif target.ts is not None and ts:
+            done, all_ = state.ts - ts, target.ts - ts
         else:
-            return f"{folding.position} events"
+            return f"{state.position} events"
         return f"{min(1.0, done / all_) if all_ > 0 else 1.0:.0%}"

@@ -7,7 +7,7 @@ that the live picture keeps four fifths of a slow link. Events seen before a rec
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,15 +61,43 @@ PAUSE_RATIO = 4.0
 
 
 @dataclass
-class _Stretch:
+class Stretch:
     """One stream's numbers that are missing, and what is left to ask of a reach."""
 
     reach: Reach
     before: int
-    floor: int
-    bytes: int = 0
+    floor: int = 0
+    num_bytes: int = 0
     questions: int = 0
+    is_held: bool = True
+    """True if the daemon has older ones that are missing."""
     done: bool = False
+
+    def __post_init__(self) -> None:
+        self.is_held = self.before > self.floor + 1
+
+    @property
+    def is_spent(self) -> bool:
+        """True if as much was asked for as may be."""
+        return self.num_bytes >= self.reach.total_bytes
+
+    @property
+    def question(self) -> dict[str, Any]:
+        """Parameters of `history` for the next part."""
+        return {
+            "stream": self.reach.stream,
+            "before": self.before,
+            "types": list(self.reach.types),
+            "interval": self.reach.interval_seconds,
+            "bytes": self.reach.answer_bytes,
+        }
+
+    def take(self, result: dict[str, Any], lines: Sequence[bytes]) -> None:
+        """Take note of an answer."""
+        self.num_bytes += sum(map(len, lines))
+        self.questions += 1
+        self.before = min(self.before - 1, int(result["first"]))
+        self.is_held = bool(result["more"]) and self.before > self.floor + 1
 
 
 @dataclass
@@ -91,7 +119,7 @@ class Backfill:
     """The newest number of each stream in the snapshot."""
     _seen: set[tuple[str, int]] = field(default_factory=set)
     """Numbers that are folded although they are older than the newest of the snapshot."""
-    _stretches: list[_Stretch] = field(default_factory=list)
+    _stretches: list[Stretch] = field(default_factory=list)
     _asked: str | None = None
     _ask_at: float = 0.0
     _joined_ts: int = 0
@@ -127,7 +155,7 @@ class Backfill:
         if self._is_joining:
             self._is_joining = False
             self._stretches = [
-                _Stretch(reach, self._joined.get(reach.stream, 0) + 1, self._known.get(reach.stream, 0))
+                Stretch(reach, self._joined.get(reach.stream, 0) + 1, self._known.get(reach.stream, 0))
                 for reach in (self.published_reaches if self._is_published else self.reaches)
             ] + self._stretches
             self._drop_seen()
@@ -136,18 +164,10 @@ class Backfill:
         stretch = next((each for each in self._stretches if not each.done), None)
         if stretch is None:
             return
-        if stretch.before <= stretch.floor + 1:
+        if stretch.is_held:
+            self._asked = self.request("history", stretch.question)
+        else:
             self._finish(stretch)
-            return
-        reach = stretch.reach
-        params = {
-            "stream": reach.stream,
-            "before": stretch.before,
-            "types": list(reach.types),
-            "interval": reach.interval_seconds,
-            "bytes": reach.answer_bytes,
-        }
-        self._asked = self.request("history", params)
 
     def take(self, reply: RequestOutcome) -> list[Event] | None:
         """The events of an answer that are new, in the order of their numbers; None where it is another's."""
@@ -170,12 +190,9 @@ class Backfill:
             and (event.stream, event.seq) not in self._seen
         ]
         self._seen.update((event.stream, event.seq) for event in new)
-        stretch.bytes += sum(map(len, reply.lines))
-        stretch.before = min(stretch.before - 1, int(reply.result["first"]))
+        stretch.take(reply.result, reply.lines)
         is_over = bool(found) and found[0].ts < oldest
-        stretch.questions += 1
-        is_spent = stretch.bytes >= stretch.reach.total_bytes or stretch.questions >= MAX_QUESTIONS
-        if is_over or is_spent or not reply.result["more"]:
+        if is_over or stretch.is_spent or stretch.questions >= MAX_QUESTIONS or not stretch.is_held:
             self._finish(stretch)
         return new
 
@@ -187,7 +204,7 @@ class Backfill:
             floors[stream] = min(each.floor, floors.get(stream, each.floor))
         self._seen = {one for one in self._seen if one[0] in floors and one[1] > floors[one[0]]}
 
-    def _finish(self, stretch: _Stretch) -> None:
+    def _finish(self, stretch: Stretch) -> None:
         """Go on with the next one; of the same stream and gap, from where this one has come to."""
         stretch.done = True
         for other in self._stretches:

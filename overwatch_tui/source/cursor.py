@@ -10,17 +10,10 @@ from typing import NamedTuple
 
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_target import TimeTarget
-from esper_overwatch.overwatch_tui.model.timeline import (
-    Folding,
-    Marks,
-    RunTimeline,
-    Seek,
-    SeekTarget,
-    is_trouble,
-)
+from esper_overwatch.overwatch_tui.model.timeline import RunTimeline, Seek, SeekTarget, is_trouble
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import EsperError
-from esper_overwatch.protocol.messages.events import EpochFinished, RunStarted
+from esper_overwatch.protocol.messages.events import EpochFinished
 
 from .replay import ReplayFeed
 
@@ -35,8 +28,6 @@ class Moment(NamedTuple):
     state: State
     ts: int
     """Microseconds."""
-    position: int
-    """Number of events it was folded from."""
 
 
 class Cursor:
@@ -48,7 +39,8 @@ class Cursor:
         """Moment that is shown instead of the newest state."""
         self.notice = ""
         """Message of a move that took time; whoever shows it empties it."""
-        self._folding = Folding()
+        self._state = State()
+        """The newest one."""
         self._seek: Seek | None = None
         self._steps_left: dict[str, int] = {}
         """Steps left by `epoch` or `incident`, of keys that came on the way."""
@@ -69,18 +61,18 @@ class Cursor:
         return "" if self._seek is None else self._seek.progress
 
     @property
-    def position(self) -> int:
-        """Position of the moment that is shown."""
-        return self._folding.position if self.moment is None else self.moment.position
+    def shown(self) -> State:
+        """State at the moment that is shown."""
+        return self._state if self.moment is None else self.moment.state
 
     @property
     def num_after(self) -> int:
-        """Known events after the moment that is shown."""
-        return self.timeline.end - self.position
+        """Events of the run after the moment that is shown."""
+        return self.timeline.end - self.shown.position
 
     def fold(self, state: State, event: Event) -> None:
-        self._folding.state = state
-        self.timeline.fold(self._folding, event)
+        self._state = state
+        self.timeline.fold(state, event)
 
     def step_epochs(self, by: int) -> str:
         """Go to the epoch before (-1) or after; on the way somewhere, go on from there."""
@@ -107,18 +99,18 @@ class Cursor:
         if self.notice:
             self._steps_left.clear()
 
-    def _marks(self, what: str) -> Marks:
-        return self.timeline.epochs if what == "epoch" else self.timeline.incidents
-
     def _step(self, what: str, by: int) -> str:
         """Go `by` marks on (negative: back); where that many are not known, one now and the others later."""
-        here = self.timeline.epoch_at(self.position) if what == "epoch" else self.position
+        marks = self.timeline.epochs if what == "epoch" else self.timeline.incidents
+        here = self.shown.numbers.get(marks.stream, 0)
+        if what == "epoch":
+            here = marks.newest_at(here)
         one = -1 if by < 0 else 1
         for steps in (by, one):
-            position = self.timeline.neighbour(self._marks(what), here, steps)
-            if position is not None:
+            target = marks.neighbour(here, steps)
+            if target is not None:
                 self._keep_steps(what, by - steps)
-                return self.go(SeekTarget(position=position))
+                return self.go(target)
         return self._step_before(what, by) if by < 0 else self._step_beyond(what, by)
 
     def _step_before(self, what: str, by: int) -> str:  # noqa: ARG002
@@ -150,7 +142,7 @@ class RecordedCursor(Cursor):
         """Pause, or play on; on the way somewhere, stop where it has come to."""
         self._steps_left.clear()
         if self._seek is not None:
-            self._seek.target = SeekTarget(position=self._seek.folding.position)
+            self._seek.target = SeekTarget(dict(self._seek.state.numbers))
         else:
             self._feed.is_paused = not self._feed.is_paused
 
@@ -165,11 +157,11 @@ class RecordedCursor(Cursor):
             return self.to_end()
         if target.clock is None:
             return self.go(SeekTarget(ts=target.ts))
-        position = self.timeline.clock_position(*target.clock)
-        if position is not None:
-            return self.go(SeekTarget(position=position))
-        wanted = target.clock
-        if self.timeline.epochs and self.timeline.epochs.newest_clock > wanted:
+        known = self.timeline.epochs.find(*target.clock)
+        if known is not None:
+            return self.go(known)
+        wanted, newest = target.clock, self.timeline.epochs.newest_clock
+        if newest is not None and newest > wanted:
             return f"round {wanted[0]} epoch {wanted[1]} is not in the recording"
 
         def reached(event: Event) -> bool:
@@ -189,28 +181,24 @@ class RecordedCursor(Cursor):
         return f"speed {speed_name(feed.speed)}"
 
     def go(self, target: SeekTarget) -> str:
-        feed, present = self._feed, self._folding
-        if self._seek is not None:
-            present = self._seek.folding
+        feed = self._feed
+        present = self._state if self._seek is None else self._seek.state
         now, shown = feed.now(), present
-        is_back = (target.position is not None and target.position < present.position) or (
-            target.ts is not None and target.ts < present.ts
-        )
+        is_back = target.is_behind(present.numbers, present.ts)
         keyframe = None
         if target.until is None:
-            keyframe = self.timeline.keyframe_before(position=target.position, ts=target.ts)
+            keyframe = self.timeline.keyframe_before(target)
         if keyframe is None and is_back:
             keyframe = self.timeline.keyframes[0]
-        if keyframe is not None and (is_back or keyframe.position > present.position):
+        if keyframe is not None and (is_back or keyframe.state.position > present.position):
             present = self.timeline.start(keyframe)
-            run: RunStarted | None = present.state.run
             try:
-                feed.rewind(present.state.numbers, position=keyframe.position, ts=keyframe.ts, run=run)
+                feed.rewind(present)
             except EsperError as error:
                 self._steps_left.clear()
                 return str(error)
         if self._seek is None:
-            self.moment = Moment(shown.state.frozen_copy(), now, shown.position)
+            self.moment = Moment(shown.frozen_copy(), now)
         feed.is_paused = True
         self._seek = Seek(self.timeline, present, feed, target)
         return ""
@@ -225,11 +213,11 @@ class RecordedCursor(Cursor):
         if self._seek is None or not self._seek.step(seconds):
             return None
         seek, self._seek, self.moment = self._seek, None, None
-        self._folding = seek.folding
-        self._feed.clock = max(seek.folding.ts, (seek.target.ts or 0) if seek.is_met else 0)
+        self._state = seek.state
+        self._feed.clock = max(seek.state.ts, (seek.target.ts or 0) if seek.is_met else 0)
         if seek.target.until is not None and not seek.is_met:
             self.notice = "not after this moment: the recording ends here"
-        return seek.folding.state
+        return seek.state
 
 
 def _is_epoch(event: Event) -> bool:

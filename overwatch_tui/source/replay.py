@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.protocol.client.event_log import JournalEvents
 from esper_overwatch.protocol.client.items import Item, Reset
@@ -110,21 +111,15 @@ class ReplayFeed:
         self._next = self._read_next()
         return items
 
-    def rewind(self, after: Mapping[str, int], *, position: int, ts: int, run: RunStarted | None) -> None:
-        """Go on after other events than the last ones taken.
-
-        Args:
-            after: the newest number of each stream that has been played by then.
-            position: how many events that are.
-            ts: of the newest of them, microseconds.
-            run: the newest `run.started` of them.
+    def rewind(self, state: State) -> None:
+        """Go on after what a state was folded from.
 
         Raises:
             EsperError: the journal cannot be read any more; it goes on where it was.
         """
         bad = self._bad, self._last_bad
         self._bad, self._last_bad = 0, ""
-        wanted = JournalRange(after=dict(after))
+        wanted = JournalRange(after=dict(state.numbers))
         events = JournalEvents(self._path).read(wanted, on_bad=self._note_bad)
         try:
             following = next(events, None)
@@ -132,8 +127,8 @@ class ReplayFeed:
             self._bad, self._last_bad = bad
             raise
         self._events, self._next, self.problem = events, following, None
-        self._count, self.clock = position, ts
-        self.boot, self.run_id = (None, None) if run is None else (run.boot, run.run)
+        self._count, self.clock = state.position, state.ts
+        self.boot, self.run_id = (None, None) if state.run is None else (state.run.boot, state.run.run)
 
     def now(self) -> int:
         return self.clock

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from esper_overwatch.overwatch_tui.source.temporary_folders import remove_temporary_folders
+
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
@@ -20,5 +22,6 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     monkeypatch.delenv("NO_COLOR", raising=False)
     time.tzset()
     yield
+    remove_temporary_folders()
     monkeypatch.undo()
     time.tzset()

@@ -17,9 +17,7 @@ _PROGRAM = """
 import io, signal, sys
 from pathlib import Path
 from esper_overwatch.overwatch_tui.cli import _prepare_terminal
-from esper_overwatch.overwatch_tui.model.state import State
-from esper_overwatch.overwatch_tui.model.timeline import Keyframe
-from esper_overwatch.overwatch_tui.source.past import WirePast
+from esper_overwatch.overwatch_tui.source.mirror import WireMirror
 from esper_overwatch.overwatch_tui.source.recording import FetchFeed
 
 class Fetched:
@@ -32,10 +30,8 @@ class Fetched:
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be ignored
 _prepare_terminal()
 recording = FetchFeed(Fetched(), "digits-7f3a", "box", "STOPPED").take_recording()
-border = Keyframe(0, 0, 0, State(), b"", None)
-past = WirePast(border, lambda *_: None, num_bytes=1, max_bytes=1, answer_bytes=1)
-past._lines["metric"] = Path(sys.argv[1]).read_bytes().splitlines()[::-1]
-opened = past.open()
+past = WireMirror()
+past.append(next(iter(recording.drain()[1:])))
 if "close" in sys.argv:
     recording.close()
     past.close()

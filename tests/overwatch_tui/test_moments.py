@@ -109,11 +109,11 @@ async def test_incidents_are_stepped_to_where_they_began() -> None:
         first = app.session.shown_inputs()
         newest = max(record.data.since for record in first.state.incidents.waiting())
         assert first.state.ts == newest
-        at = app.session.cursor.position
+        at = app.session.cursor.shown.position
         await walk(app, pilot, "left_square_bracket")
-        assert app.session.cursor.position < at
+        assert app.session.cursor.shown.position < at
         await walk(app, pilot, "right_square_bracket")
-        assert app.session.cursor.position == at
+        assert app.session.cursor.shown.position == at
         await walk(app, pilot, "right_square_bracket")
         assert not app.session.cursor.is_held, "after the last one it is live again"
 
@@ -148,7 +148,7 @@ async def test_recording_pauses_steps_seeks_and_plays_on(tmp_path: Path) -> None
         assert await walk(app, pilot, "full_stop", "full_stop") == (2, 7)
         await press(pilot, "colon", *"go_to start", "enter")
         settle(app)
-        assert app.session.cursor.position == 0
+        assert app.session.cursor.shown.position == 0
         assert await walk(app, pilot, "0") == (6, 24)
         await walk(app, pilot, "full_stop")
         assert "the recording ends here" in shown(app)
@@ -250,10 +250,10 @@ async def test_speed_of_a_recording_is_in_the_header(tmp_path: Path) -> None:
         await do(pilot, *["faster"] * 12)
         settle(app)
         assert "×max" in shown(app)
-        before = app.session.cursor.position
+        before = app.session.cursor.shown.position
         for _ in range(20):
             app.tick()
-        assert app.session.cursor.position == before, "it is held"
+        assert app.session.cursor.shown.position == before, "it is held"
         await press(pilot, "space")
         while not app.session.feed.is_over:  # type: ignore[attr-defined]
             app.tick()

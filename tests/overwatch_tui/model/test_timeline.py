@@ -6,23 +6,23 @@ import math
 import re
 from dataclasses import fields
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper_overwatch.overwatch_tui.model import timeline as timeline_module
-from esper_overwatch.overwatch_tui.model.event_memory import CHUNK_EVENTS, EventMemory
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.overwatch_tui.model.time_target import TimeTarget, parse_target
-from esper_overwatch.overwatch_tui.model.timeline import MINUTE, Folding, RunTimeline, Seek, SeekTarget
+from esper_overwatch.overwatch_tui.model.timeline import MINUTE, RunTimeline, Seek, SeekTarget, is_trouble
 from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.layout import compose_screen
 from esper_overwatch.overwatch_tui.render.panel import PanelInputs
 from esper_overwatch.overwatch_tui.render.view_state import WINDOWS, ViewState
 from esper_overwatch.overwatch_tui.source.link_status import LinkStatus
-from esper_overwatch.overwatch_tui.source.live_cursor import _MemoryReader
+from esper_overwatch.overwatch_tui.source.replay import ReplayFeed
 from esper_overwatch.protocol.codec.json_lines import Event
 from tests.overwatch_tui import journal
 
@@ -36,16 +36,28 @@ def events() -> tuple[Event, ...]:
 
 
 @cache
-def walked() -> tuple[RunTimeline, EventMemory]:
+def walked() -> RunTimeline:
     """A timeline over all of them, with keyframes closer than a terminal has them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timeline_module, "KEYFRAME_EVENTS", 50)
-        timeline, memory = RunTimeline(), EventMemory()
-    folding = Folding()
+        return noted()
+
+
+def noted() -> RunTimeline:
+    timeline, state = RunTimeline(), State()
     for event in events():
-        timeline.fold(folding, event)
-        memory.append(event)
-    return timeline, memory
+        timeline.fold(state, event)
+    return timeline
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return journal.write(tmp_path_factory.mktemp("run") / "events.jsonl", envs=16, rounds=12, slots=1)
+
+
+def numbers(position: int) -> dict[str, int]:
+    """The newest number of each stream after so many events."""
+    return {event.stream: event.seq for event in events()[:position]}
 
 
 def scratch(position: int) -> State:
@@ -55,14 +67,19 @@ def scratch(position: int) -> State:
     return made
 
 
-def sought(target: SeekTarget) -> Folding:
-    timeline, memory = walked()
-    keyframe = timeline.keyframe_before(position=target.position, ts=target.ts)
+def sought(path: Path, target: SeekTarget) -> State:
+    timeline = walked()
+    keyframe = timeline.keyframe_before(target)
     assert keyframe is not None
-    reader = _MemoryReader(memory.read(keyframe.position))
-    seek = Seek(timeline, timeline.start(keyframe), reader, target)
+    state = timeline.start(keyframe)
+    reader = ReplayFeed(path, math.inf)
+    reader.rewind(state)
+    seek = Seek(timeline, state, reader, target)
     assert seek.step(math.inf)
-    return seek.folding
+    told = [entry for entry in seek.state.log if entry.stream != "view"]  # without that a boot begins
+    seek.state.log.clear()
+    seek.state.log.extend(told)
+    return seek.state
 
 
 def drawn(state: State, name: str) -> str:
@@ -76,10 +93,10 @@ def drawn(state: State, name: str) -> str:
 
 @settings(max_examples=6)
 @given(st.data())
-def test_moment_equals_state_folded_from_scratch(data: st.DataObject) -> None:
+def test_moment_equals_state_folded_from_scratch(path: Path, data: st.DataObject) -> None:
     position = data.draw(st.integers(1, len(events())))
-    found, wanted = sought(SeekTarget(position=position)).state, scratch(position)
-    assert len(walked()[0].keyframes) > 2
+    found, wanted = sought(path, SeekTarget(numbers(position))), scratch(position)
+    assert len(walked().keyframes) > 2
     for each in fields(State):
         if each.name in ("anomalies", "curves", "log", "incidents", "commands", "seed_counts", "stories"):
             continue
@@ -95,32 +112,34 @@ def test_moment_equals_state_folded_from_scratch(data: st.DataObject) -> None:
 
 @pytest.mark.slow
 @given(st.integers(0, 100))
-def test_time_leads_to_the_moment_before_the_first_later_event(share: int) -> None:
+def test_time_leads_to_the_moment_before_the_first_later_event(path: Path, share: int) -> None:
     first, last = events()[0].ts, events()[-1].ts
     ts = first + (last - first) * share // 100
     position = next((i for i, event in enumerate(events()) if event.ts > ts), len(events()))
-    assert sought(SeekTarget(ts=ts)).position == position
+    assert sought(path, SeekTarget(ts=ts)).position == position
 
 
 def test_marks_lie_right_after_their_events() -> None:
-    timeline, _ = walked()
+    timeline = walked()
     for marks, type_ in ((timeline.epochs, "epoch"), (timeline.incidents, "incident")):
-        assert {events()[position - 1].type for position in marks.positions} == {type_}
-    middle = timeline.epochs.positions[50]
-    assert timeline.neighbour(timeline.epochs, middle, -1) == timeline.epochs.positions[49]
-    assert timeline.neighbour(timeline.epochs, middle, 1) == timeline.epochs.positions[51]
-    assert timeline.neighbour(timeline.epochs, middle - 1, 1) == middle
-    assert timeline.neighbour(timeline.epochs, timeline.epochs.positions[0], -1) is None
-    assert timeline.clock_position(3, 5) == timeline.epochs.positions[2 * 24 + 4]
+        found = [
+            (e.stream, e.seq) for e in events() if e.type == type_ and (type_ == "epoch" or is_trouble(e))
+        ]
+        assert [(marks.stream, number) for number in marks.numbers] == found
+    epochs = timeline.epochs
+    middle = epochs.numbers[50]
+    assert epochs.neighbour(middle, -1) == SeekTarget({"metric": epochs.numbers[49]})
+    assert epochs.neighbour(middle, 1) == SeekTarget({"metric": epochs.numbers[51]})
+    assert epochs.neighbour(middle - 1, 1) == SeekTarget({"metric": middle})
+    assert epochs.neighbour(epochs.numbers[0], -1) is None
+    assert epochs.find(3, 5) == SeekTarget({"metric": epochs.numbers[2 * 24 + 4]})
 
 
 def test_keyframes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline_module, "KEYFRAME_EVENTS", 5)
     monkeypatch.setattr(timeline_module, "MAX_KEYFRAMES", 2)
-    timeline, folding = RunTimeline(), Folding()
-    for event in events():
-        timeline.fold(folding, event)
-    positions = [each.position for each in timeline.keyframes]
+    timeline = noted()
+    positions = [each.state.position for each in timeline.keyframes]
     assert len(positions) == 2
     assert positions[0] == 0
     assert all(each.curves_until % MINUTE == 0 for each in timeline.keyframes[1:])
@@ -128,40 +147,26 @@ def test_keyframes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_marks_are_bounded_and_keep_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline_module, "MAX_MARKS", 40)
-    timeline, folding = RunTimeline(), Folding()
-    for event in events():
-        timeline.fold(folding, event)
+    timeline = noted()
     marks = timeline.epochs
     assert 30 <= len(marks) <= 40
     assert len(marks._rounds) == len(marks._epochs) == len(marks.times) == len(marks)
     assert marks.newest_clock == (12, 24)
-    newest = walked()[0].epochs
-    assert list(marks.positions) == list(newest.positions)[-len(marks) :]
-    assert timeline.clock_position(12, 5) == newest.find(12, 5)
-    assert timeline.clock_position(3, 5) is None
-    assert timeline.neighbour(marks, marks.positions[0], -1) is None
+    newest = walked().epochs
+    assert list(marks.numbers) == list(newest.numbers)[-len(marks) :]
+    assert marks.find(12, 5) == newest.find(12, 5)
+    assert marks.find(3, 5) is None
+    assert marks.neighbour(marks.numbers[0], -1) is None
 
 
 def test_keyframe_brings_its_newest_log_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline_module, "KEYFRAME_EVENTS", 50)
-    timeline, folding = RunTimeline(), Folding()
-    for event in events():
-        timeline.fold(folding, event)
+    timeline = noted()
     for keyframe in timeline.keyframes[1:]:
-        kept = timeline.start(keyframe).state.log
-        wanted = list(scratch(keyframe.position).log)[-timeline_module.KEYFRAME_LOG_ENTRIES :]
+        kept = timeline.start(keyframe).log
+        wanted = list(scratch(keyframe.state.position).log)[-timeline_module.KEYFRAME_LOG_ENTRIES :]
         assert repr(list(kept)) == repr(wanted)
-        assert kept.maxlen == folding.state.log.maxlen
-
-
-@given(st.data())
-def test_memory_gives_back_what_it_holds(data: st.DataObject) -> None:
-    kept = events()[: 3 * CHUNK_EVENTS + 100]
-    memory = EventMemory(max_bytes=data.draw(st.sampled_from([1 << 24, 60_000])))
-    for event in kept:
-        memory.append(event)
-    position = data.draw(st.integers(memory.first, memory.position))
-    assert list(memory.read(position)) == list(kept[position:])
+        assert kept.maxlen == State().log.maxlen
 
 
 NOW = journal.START

@@ -10,18 +10,16 @@ from pathlib import Path
 import pytest
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
-from esper_overwatch.overwatch_tui.model import event_memory
-from esper_overwatch.overwatch_tui.model.event_memory import EventMemory
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.overwatch_tui.model.time_target import TimeTarget
-from esper_overwatch.overwatch_tui.model.timeline import Keyframe
 from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source import mirror as mirror_module
 from esper_overwatch.overwatch_tui.source.feed import LiveFeed
 from esper_overwatch.overwatch_tui.source.live_cursor import LiveCursor
-from esper_overwatch.overwatch_tui.source.past import JournalPast, Past, WirePast
+from esper_overwatch.overwatch_tui.source.mirror import FetchLimits, Mirror, WireMirror
 from esper_overwatch.overwatch_tui.source.replay import ReplayFeed
 from esper_overwatch.protocol.client.items import LinkChanged, RequestOutcome, Reset
 from esper_overwatch.protocol.codec.addresses import with_key
@@ -153,19 +151,17 @@ async def test_late_joiner_steps_to_what_the_recording_shows(server: Server, add
 
 
 def live(
-    make_past: Callable[[Keyframe], Past | None],
+    make_mirror: Callable[[], Mirror],
     *,
     envs: int = 8,
     joined: int = 4,
-    memory: EventMemory | None = None,
     found: Sequence[Event] = (),
 ) -> Session:
     found = found or harness.events(envs=envs, rounds=5)
     first = next(i for i, event in enumerate(found) if event.ctx.round == joined)
     feed = ListFeed([LinkChanged("live"), Reset("run digits-7f3a, boot b1"), *found[:first]])
     session = Session(feed, ViewState())
-    session.cursor = LiveCursor(make_past)
-    session.cursor.memory = memory or session.cursor.memory
+    session.cursor = LiveCursor(make_mirror)
     session.tick()
     feed.items = list(found[first:])
     session.tick()
@@ -196,7 +192,7 @@ def shown_clock(session: Session) -> tuple[int, int]:
 @in_loop
 async def test_steps_cross_the_joining_both_ways(tmp_path: Path) -> None:
     path = written(tmp_path)
-    app = OverwatchApp(live(lambda border: JournalPast(border, path)))
+    app = OverwatchApp(live(lambda: Mirror(path)))
     async with app.run_test(size=SMALL) as pilot:
         assert await walk(app, pilot, "colon", *"go_to r4e1", "enter", *["comma"] * 3) == (3, 22)
         newer = sum(1 for e in events() if (e.ctx.round, e.ctx.epoch) > (3, 22))
@@ -216,7 +212,7 @@ async def test_steps_cross_the_joining_both_ways(tmp_path: Path) -> None:
 
 def test_incidents_before_joining_are_stepped_to(tmp_path: Path) -> None:
     path = journal.write(tmp_path / EVENTS_FILE, rounds=5)
-    session = live(lambda border: JournalPast(border, path), envs=16, joined=5)
+    session = live(lambda: Mirror(path), envs=16, joined=5)
     found = harness.events(rounds=5)
     began = [e for e in found if e.type == "incident" and e.data.change == "began"]
     newest = max(e.ts for e in began if e.ctx.round < 5)
@@ -234,7 +230,7 @@ def test_journal_that_was_cut_says_where_it_begins(tmp_path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     first = next(i for i, event in enumerate(events()) if event.ctx.round == 2)
     path.write_bytes(b"".join(lines[first:]))
-    session = live(lambda border: JournalPast(border, path))
+    session = live(lambda: Mirror(path))
     ends = "the journal no longer reaches back further"
     assert go_to(session, (1, 3)) == f"round 1 epoch 3 is not held: {ends}"
     assert not session.cursor.is_held
@@ -245,7 +241,7 @@ def test_journal_that_was_cut_says_where_it_begins(tmp_path: Path) -> None:
     assert step(session, -1) == f"no epoch before this moment: {ends}"
     assert shown_clock(session) == (2, 1)
     path.unlink()
-    session = live(lambda border: JournalPast(border, path))
+    session = live(lambda: Mirror(path))
     assert "cannot read the journal" in go_to(session, (2, 1))
 
 
@@ -274,15 +270,13 @@ class Wire:
         result = {"first": kept.first, "more": bool(lines) and kept.first > lines[0][0]}
         answered(RequestOutcome("q", method, result, None, 0.01, tuple(kept.lines)))
 
-    def past(self, border: Keyframe, num_bytes: int, max_bytes: int) -> WirePast:
-        return WirePast(
-            border, self.ask, num_bytes=num_bytes, max_bytes=max_bytes, answer_bytes=max(1, num_bytes // 4)
-        )
+    def mirror(self, num_bytes: int, max_bytes: int) -> WireMirror:
+        return WireMirror(self.ask, FetchLimits(num_bytes, max_bytes, max(1, num_bytes // 4)))
 
 
 def test_wire_is_asked_no_further_than_needed() -> None:
     wire = Wire()
-    session = live(lambda border: wire.past(border, 280_000, 1 << 20))
+    session = live(lambda: wire.mirror(280_000, 1 << 20))
     assert go_to(session, (4, 1)) + step(session, -1) + step(session, -1) == ""
     assert shown_clock(session) == (3, 23)
     asked = wire.asked
@@ -297,9 +291,9 @@ def test_wire_is_asked_no_further_than_needed() -> None:
 
 def test_fetched_moments_equal_the_recorded_ones(tmp_path: Path) -> None:
     wire = Wire()
-    fetched = live(lambda border: wire.past(border, 100_000, 1 << 20))
+    fetched = live(lambda: wire.mirror(100_000, 1 << 20))
     path = written(tmp_path)
-    read = live(lambda border: JournalPast(border, path))
+    read = live(lambda: Mirror(path))
     tables = []
     for session in (fetched, read):
         go_to(session, (3, 20))
@@ -315,10 +309,9 @@ def test_what_is_fetched_keeps_each_streams_order(num_bytes: int) -> None:
     shifted = [replace(e, ts=e.ts - 600 * SECOND) for e in events()[half:]]
     lines = [replace(e, line=encode_event(e.seq, e.ts, e.ctx, e.data)) for e in (*events()[:half], *shifted)]
     newest = {stream: max(e.seq for e in lines if e.stream == stream) for stream in ("metric", "life")}
-    border = Keyframe(0, lines[-1].ts, 0, State(numbers=newest), b"", None)  # type: ignore[arg-type]
-    past = Wire(found=lines).past(border, num_bytes, 1 << 20)
-    until(past.fetch)
-    feed = past.open()
+    past = Wire(found=lines).mirror(num_bytes, 1 << 20)
+    until(lambda: past.fetch(newest))
+    feed = past.read()
     numbers: dict[str, list[int]] = {"metric": [], "life": []}
     while (event := feed.peek()) is not None:
         numbers[event.stream].append(event.seq)
@@ -332,26 +325,26 @@ def test_what_is_fetched_keeps_each_streams_order(num_bytes: int) -> None:
 
 def test_end_of_what_is_fetched_is_said() -> None:
     wire = Wire()
-    session = live(lambda border: wire.past(border, 10_000, 70_000))
+    session = live(lambda: wire.mirror(10_000, 70_000))
     message = go_to(session, (1, 3))
     assert message.startswith("round 1 epoch 3 is not held: no more than 68 KiB are fetched")
     assert not session.cursor.is_held
     held = Wire(held_from=30)
-    session = live(lambda border: held.past(border, 20_000, 1 << 20))
+    session = live(lambda: held.mirror(20_000, 1 << 20))
     assert "the journal no longer reaches back further" in go_to(session, (1, 3))
     held.is_mute = True
-    session = live(lambda border: held.past(border, 20_000, 1 << 20))
+    session = live(lambda: held.mirror(20_000, 1 << 20))
     assert go_to(session, (1, 3)) == "what was before joining cannot be read: no answer within 10 s"
 
 
 def test_journal_that_vanishes_can_be_tried_again(tmp_path: Path) -> None:
     path = written(tmp_path)
 
-    class Vanishing(JournalPast):
+    class Vanishing(Mirror):
         num_opened = 0
 
-        def open(self) -> ReplayFeed:
-            feed = super().open()
+        def read(self) -> ReplayFeed:
+            feed = super().read()
             self.num_opened += 1
             if self.num_opened == 1:
                 feed._events = broken()
@@ -361,7 +354,8 @@ def test_journal_that_vanishes_can_be_tried_again(tmp_path: Path) -> None:
         yield from events()[1:40]
         raise FolderError("cannot read the journal: No such file or directory")
 
-    session = live(lambda border: Vanishing(border, path))
+    vanishing = Vanishing(path)
+    session = live(lambda: vanishing)
     assert go_to(session, (1, 3)) == "cannot read the journal: No such file or directory"
     assert not session.cursor.is_held
     assert go_to(session, (1, 3)) == ""
@@ -370,7 +364,7 @@ def test_journal_that_vanishes_can_be_tried_again(tmp_path: Path) -> None:
 
 def test_freeze_stops_on_the_way_to_the_past(tmp_path: Path) -> None:
     path = written(tmp_path)
-    session = live(lambda border: JournalPast(border, path))
+    session = live(lambda: Mirror(path))
     cursor = session.cursor
     cursor.go_to(TimeTarget(clock=(1, 3)))
     session.show_cursor()
@@ -386,27 +380,22 @@ def test_freeze_stops_on_the_way_to_the_past(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("epoch_us", [600_000, 10_000_000], ids=["one keyframe", "several"])
-def test_steps_go_on_where_memory_has_dropped_events(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch_us: int
-) -> None:
-    path = journal.write(tmp_path / EVENTS_FILE, envs=4, rounds=3, epoch_us=epoch_us)
+def test_steps_go_on_where_received_events_have_gone(monkeypatch: pytest.MonkeyPatch, epoch_us: int) -> None:
     found = tuple(journal.events(envs=4, rounds=3, epoch_us=epoch_us))
     epochs = {(event.ctx.round, event.ctx.epoch): event for event in found if event.type == "epoch"}
-    monkeypatch.setattr(event_memory, "CHUNK_EVENTS", 32)
-    session = live(
-        lambda border: JournalPast(border, path), joined=2, memory=EventMemory(max_bytes=20_000), found=found
-    )
+    monkeypatch.setattr(mirror_module, "PART_BYTES", 30_000)
+    wire = Wire(found=found)
+    session = live(lambda: wire.mirror(1 << 20, 1 << 23), joined=2, found=found)
     cursor = session.cursor
-    assert isinstance(cursor, LiveCursor)
-    assert cursor.memory.first > 100, "what is tested here"
+    assert cursor.timeline.keyframes[0].state.position > 100, "what is tested here"
 
     def stands_at(clock: tuple[int, int]) -> bool:
         state = session.shown_inputs().state
         return shown_clock(session) == clock and state.epoch == epochs[clock].data
 
-    border = sum(event.ts < cursor.timeline.keyframes[0].ts for event in epochs.values())
+    border = sum(event.ts < cursor.timeline.keyframes[0].state.ts for event in epochs.values())
     way = list(epochs)[border - 4 : border + 4]
-    assert len(way) > 5, "from the journal into memory"
+    assert len(way) > 5, "from what is fetched into what came"
     assert go_to(session, way[-1]) == ""
     for at in reversed(way[:-1]):
         assert step(session, -1) == ""
@@ -420,21 +409,19 @@ def test_steps_go_on_where_memory_has_dropped_events(
     assert stands_at(list(epochs)[-1])
 
 
-def test_past_is_read_again_where_memory_drops_events_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = journal.write(tmp_path / EVENTS_FILE, envs=4, rounds=4, epoch_us=10_000_000)
+def test_past_is_read_again_where_received_events_go(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tuple(journal.events(envs=4, rounds=4, epoch_us=10_000_000))
     half = next(i for i, event in enumerate(found) if event.ctx.round == 3)
-    monkeypatch.setattr(event_memory, "CHUNK_EVENTS", 32)
-    memory = EventMemory(max_bytes=20_000)
-    session = live(lambda border: JournalPast(border, path), joined=2, memory=memory, found=found[:half])
+    monkeypatch.setattr(mirror_module, "PART_BYTES", 30_000)
+    wire = Wire(found=found)
+    session = live(lambda: wire.mirror(1 << 20, 1 << 23), joined=2, found=found[:half])
     assert go_to(session, (1, 3)) == ""
-    border = session.cursor.timeline.keyframes[0]
+    first = session.cursor.timeline.keyframes[0]
+    assert first.state.position == 0
     assert isinstance(session.feed, ListFeed)
     session.feed.items = list(found[half:])
     session.tick()
-    assert session.cursor.timeline.keyframes[0] is not border, "what is tested here"
+    assert session.cursor.timeline.keyframes[0] is not first, "what is tested here"
     assert shown_clock(session) == (1, 3)
     for by, clock_ in ((1, (1, 4)), (1, (1, 5)), (-1, (1, 4)), (-4, (1, 1))):
         step(session, by)
@@ -447,7 +434,7 @@ async def test_screen_takes_keys_while_the_past_is_read(
 ) -> None:
     monkeypatch.setattr("esper_overwatch.overwatch_tui.session.SEEK_SECONDS", 0.0)
     path = written(tmp_path)
-    app = OverwatchApp(live(lambda border: JournalPast(border, path)))
+    app = OverwatchApp(live(lambda: Mirror(path)))
     async with app.run_test(size=SMALL) as pilot:
         app.session.cursor.go_to(TimeTarget(clock=(2, 5)))
         progress = set()

@@ -1,0 +1,275 @@
+"""What a live run's past is read from: its journal, or another one of what was received and fetched of it."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.protocol.client.items import RequestOutcome
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.journal.segments import SegmentFolder
+from esper_overwatch.protocol.messages.events import EVENTS
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
+
+from .backfill import Reach, Stretch
+from .replay import ReplayFeed
+from .temporary_folders import make_temporary_folder, remove_temporary_folder
+
+AskDaemon = Callable[[str, dict[str, Any], Callable[[RequestOutcome], None]], None]
+"""Ask the daemon something; the answer is handed over when it comes."""
+RUN_BEGINS = "the run begins here"
+JOURNAL_BEGINS = "the journal no longer reaches back further"
+JOINED_LATER = "joined later; --replay shows the whole run"
+WARM_UP_EPOCHS = EVENTS["epoch"].keep
+"""Epochs before the first moment that is shown; a snapshot has as many for a terminal that joins."""
+PART_BYTES = 64 * 1024 * 1024
+"""Of received lines: of two such parts the older one goes when the newer one is full."""
+_FETCHED, _OLDER = 1, 2
+"""Numbers of the segments beside the newest part."""
+
+
+class Mirror:
+    """The run's journal on this machine, which holds everything.
+
+    Args:
+        journal: path of `events.jsonl`.
+    """
+
+    has_past = True
+    """True if it holds, or can fetch, what was before the terminal joined."""
+    whole_from = 0.0
+    """Moments before this time are not whole, microseconds."""
+    is_spent = True
+    """True if there is nothing older than what it has."""
+    begins = RUN_BEGINS
+    """Why there is nothing older."""
+    amount = "0%"
+    """Amount that has been fetched."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+
+    def append(self, event: Event) -> bool:  # noqa: ARG002
+        """Take in an event as it comes; True if a part begins behind it."""
+        return False
+
+    def fetch(self, before: Mapping[str, int]) -> bool:  # noqa: ARG002
+        """Go on with fetching what was before these numbers; True once all of it is there.
+
+        Raises:
+            EsperError: it does not come.
+        """
+        return True
+
+    def fetch_more(self) -> bool:
+        """Have `fetch` bring older events than it has; False where there are none to be had."""
+        return False
+
+    def read(self) -> ReplayFeed:
+        """All events that it has.
+
+        Raises:
+            EsperError: they cannot be read.
+        """
+        feed = ReplayFeed(self._journal, math.inf)
+        first = feed.peek()
+        self.begins = RUN_BEGINS if first is not None and first.seq == 1 else JOURNAL_BEGINS
+        return feed
+
+    def read_after(self, state: State) -> ReplayFeed:
+        """Events after a moment; likewise."""
+        feed = ReplayFeed(self._journal, math.inf)
+        feed.rewind(state)
+        return feed
+
+    def close(self) -> None:
+        """Close files, remove what was received."""
+
+
+class FetchLimits(NamedTuple):
+    """How much is asked for, bytes."""
+
+    first: int
+    """Of `metric`, at first."""
+    stream: int
+    """Of each stream, altogether."""
+    answer: int
+
+
+FULL_LIMITS = FetchLimits(512 << 10, 8 << 20, 256 << 10)
+THIN_LIMITS = FetchLimits(32 << 10, 256 << 10, 8 << 10)
+
+
+class _Head(msgspec.Struct):
+    seq: int
+    ts: int
+    type: str
+
+
+_decode_head = msgspec.json.Decoder(_Head).decode
+
+
+class WireMirror(Mirror):
+    """A remote daemon's events in a temporary folder: as they come, and its answers to `history`.
+
+    It is asked from the newest event back, as far as needed. Each step asks for as much of `metric` as all
+    steps before it, and for `trace` and `log` as far back. All of `life` is asked for, and the newest of the
+    rare types of `metric` from before that.
+
+    Args:
+        ask: sends a question; None where nobody answers.
+    """
+
+    def __init__(self, ask: AskDaemon | None = None, limits: FetchLimits = FULL_LIMITS) -> None:
+        super().__init__(Path())
+        self.has_past, self.is_spent, self.begins, self.amount = ask is not None, False, JOINED_LATER, "0 KiB"
+        self._ask, self._limits, self._wanted = ask, limits, limits.first
+        self._tail: BinaryIO | None = None
+        """The newest part."""
+        self._problem = ""
+        """Why what comes cannot be kept."""
+        self._before: Mapping[str, int] | None = None
+        self._stretches: dict[Stream, Stretch] = {}
+        self._lines: dict[Stream, list[bytes]] = {}
+        """The newest first."""
+        self._rare: tuple[bytes, ...] | None = None
+        """Lines of `metric` from before all others; None = not known."""
+        self._is_asking = False
+        self._error = ""
+
+    def append(self, event: Event) -> bool:
+        with suppress(EsperError), self._keeping() as tail:
+            tail.write(event.line + b"\n")
+            if tail.tell() < PART_BYTES:
+                return False
+            tail.close()
+            os.replace(self._journal, SegmentFolder(self._journal).raw(_OLDER))
+            self._tail = self._journal.open("wb")
+            return True
+        return False
+
+    @contextmanager
+    def _keeping(self) -> Iterator[BinaryIO]:
+        """Write to the folder; nothing any more once that has failed, since there would be a hole."""
+        try:
+            if self._tail is None and not self._problem:
+                self._journal = make_temporary_folder("esper-past-") / EVENTS_FILE
+                SegmentFolder(self._journal).path.mkdir()
+                self._tail = self._journal.open("wb")
+            if self._tail is not None and not self._problem:
+                yield self._tail
+        except OSError as error:
+            self._problem = f"what came since joining cannot be kept: {error.strerror}"
+        if self._problem:
+            raise EsperError(self._problem)
+
+    def fetch_more(self) -> bool:
+        if self.is_spent or not self.has_past:
+            return False
+        self._wanted, self._rare = min(2 * self._wanted, self._limits.stream), None
+        return True
+
+    def fetch(self, before: Mapping[str, int]) -> bool:
+        if self._error:
+            error, self._error = self._error, ""
+            raise EsperError(f"what was before joining cannot be read: {error}")
+        if before != self._before:
+            self._before, self._wanted, self._rare = before, self._limits.first, None
+            for stream in STREAMS:
+                reach = Reach(stream, (), math.inf, 0.0, self._limits.stream, self._limits.answer)
+                self._stretches[stream] = Stretch(reach, before.get(stream, 0) + 1)
+                self._lines[stream] = []
+        if self._is_asking:
+            return False
+        for stream in ("metric", "life", "trace", "log"):
+            if self._is_wanted(stream):
+                self._ask_history(stream)
+                return False
+        if self._stretches["metric"].is_held and self._rare is None:
+            self._ask_history("metric", interval=3600.0)
+            return False
+        return True
+
+    def _is_wanted(self, stream: Stream) -> bool:
+        stretch, lines, metric = self._stretches[stream], self._lines[stream], self._lines["metric"]
+        if not stretch.is_held or stretch.is_spent:
+            return False
+        if stream == "metric":
+            return stretch.num_bytes < self._wanted
+        if stream == "life" or not metric or not lines:
+            return True
+        return _decode_head(lines[-1]).ts > _decode_head(metric[-1]).ts
+
+    def _ask_history(self, stream: Stream, **changes: float) -> None:
+        stretch = self._stretches[stream]
+
+        def answered(reply: RequestOutcome) -> None:
+            self._is_asking = False
+            if stretch is not self._stretches[stream]:
+                return
+            if reply.result is None:
+                self._error = str(reply.error)
+            elif changes:
+                self._rare = reply.lines
+            else:
+                stretch.take(reply.result, reply.lines)
+                self._lines[stream] += reversed(reply.lines)
+                self.amount = f"{sum(each.num_bytes for each in self._stretches.values()) >> 10} KiB"
+
+        assert self._ask is not None
+        self._is_asking = True
+        self._ask("history", stretch.question | changes, answered)
+
+    def read(self) -> ReplayFeed:
+        streams = {stream: lines[::-1] for stream, lines in self._lines.items()}
+        streams["metric"][:0] = self._rare or ()
+        # By time between streams; within one as numbered, since the daemon's clock may have stepped back.
+        found = heapq.merge(*streams.values(), key=lambda line: _decode_head(line).ts)
+        with self._keeping() as tail:
+            tail.flush()
+            fetched = SegmentFolder(self._journal).raw(_FETCHED)
+            fetched.write_bytes(b"".join(line + b"\n" for line in found))
+        feed = super().read()
+        self._tell_reach()
+        return feed
+
+    def read_after(self, state: State) -> ReplayFeed:
+        with self._keeping() as tail:
+            tail.flush()
+        return super().read_after(state)
+
+    def _tell_reach(self) -> None:
+        """Say how far back what was fetched goes."""
+        metric = self._stretches["metric"]
+        if not metric.is_held:
+            self.is_spent, self.whole_from = True, 0.0
+            self.begins = RUN_BEGINS if metric.before <= 1 else JOURNAL_BEGINS
+            return
+        self.is_spent, limit = metric.is_spent, self._limits.stream >> 10
+        self.begins = f"no more than {limit} KiB are fetched; esper-tui --replay there shows the whole run"
+        heads = [_decode_head(line) for line in reversed(self._lines["metric"])]
+        epochs = [head for head in heads if head.type == "epoch"] or heads
+        self.whole_from = epochs[WARM_UP_EPOCHS].ts if len(epochs) > WARM_UP_EPOCHS else math.inf
+
+    def close(self) -> None:
+        if self._tail is not None:
+            with suppress(OSError):
+                self._tail.close()
+            remove_temporary_folder(self._journal.parent)
+
+
+def make_mirror(journal: Path | None, ask: AskDaemon, *, is_thin: bool) -> Mirror:
+    """What to read a live run's past from."""
+    if journal is not None:
+        return Mirror(journal)
+    return WireMirror(ask, THIN_LIMITS if is_thin else FULL_LIMITS)
