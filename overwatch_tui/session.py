@@ -23,7 +23,7 @@ from .source.cursor import SEEK_SECONDS, RecordedCursor
 from .source.feed import Feed, LiveFeed
 from .source.link_status import LinkStatus
 from .source.live_cursor import LiveCursor
-from .source.mirror import Mirror, WireMirror, make_mirror
+from .source.mirror import FULL_LIMITS, THIN_LIMITS, Mirror, WireMirror
 from .source.replay import ReplayFeed
 
 RATE_WINDOW_SECONDS = 10
@@ -51,15 +51,8 @@ class Session:
     def __init__(self, feed: Feed, view: ViewState) -> None:
         self.feed = feed
         self.view = view
-        self.state = State()
         self.link = LinkStatus()
-        self.cursor = RecordedCursor(feed) if isinstance(feed, ReplayFeed) else LiveCursor(self._make_mirror)
-        self.backfill: Backfill | None = None
-        """Asks for events from before joining; None for a recording."""
-        if isinstance(feed, LiveFeed):
-            self.backfill = Backfill(feed.request)
-            if feed.is_thin:
-                self.backfill = Backfill(feed.request, THIN_REACHES, THIN_PUBLISHED_REACHES)
+        self._begin()
         self.needs_paint = True
         """True if something came in that is painted at once."""
         self._boot: str | None = None
@@ -95,7 +88,8 @@ class Session:
         self.feed.update_link(self.link)
         self._ask_commands()
         if self.backfill is not None:
-            self.backfill.step(is_live=self.link.state == "live", is_caught_up=self.feed.is_caught_up)
+            is_live = self.link.state == "live"
+            self.backfill.step(self.state, is_live=is_live, is_caught_up=self.feed.is_caught_up)
         self.link.is_caught_up |= self.feed.is_caught_up
         self.link.events_per_second = self._rate(came)
         self.view.env = max(0, min(self.view.env, self.state.num_envs - 1))
@@ -123,11 +117,26 @@ class Session:
             self.needs_paint = True
         self._problem = problem
 
+    def _begin(self) -> None:
+        """Begin with a run of which nothing is known."""
+        feed = self.feed
+        self.state = State()
+        self.cursor: RecordedCursor | LiveCursor = LiveCursor(self._make_mirror)
+        if isinstance(feed, ReplayFeed):
+            self.cursor = RecordedCursor(feed)
+        self.backfill: Backfill | None = None
+        """Asks for events from before joining; None for a recording."""
+        if isinstance(feed, LiveFeed):
+            reaches = (THIN_REACHES, THIN_PUBLISHED_REACHES) if feed.is_thin else ()
+            self.backfill = Backfill(feed.request, *reaches)
+
     def _make_mirror(self) -> Mirror:
         feed = self.feed
         if not isinstance(feed, LiveFeed):
             return WireMirror()
-        return make_mirror(feed.journal, self.ask, is_thin=feed.is_thin)
+        if feed.journal is not None:
+            return Mirror(feed.journal)
+        return WireMirror(self.ask, THIN_LIMITS if feed.is_thin else FULL_LIMITS)
 
     @property
     def _is_rewound(self) -> bool:
@@ -144,14 +153,12 @@ class Session:
         now = self.feed.now()
         is_new_run = self._run is not None and self.feed.run_id != self._run
         if isinstance(self.cursor, LiveCursor):
-            if is_new_run:
-                self.cursor.close()
-                self.cursor = LiveCursor(self._make_mirror)
             self.cursor.rejoin()
         if self.backfill is not None:
-            self.backfill.rejoin(is_new_run=is_new_run)
+            self.backfill.rejoin(self.state.numbers)
         if is_new_run:
-            self.state = State()
+            self.cursor.close()
+            self._begin()
             self.state.note(f"now following {reason}", now=now)
         elif self._boot is not None and self.feed.boot != self._boot:
             reason = f"the daemon restarted: {reason}"

@@ -16,10 +16,10 @@ class MomentActions(MoveActions):
         self._moved("")
 
     def action_step_epochs(self, by: int) -> None:
-        self._moved(self.session.cursor.step_epochs(by))
+        self._moved(self.session.cursor.step_by(by, "epoch"))
 
     def action_step_incidents(self, by: int) -> None:
-        self._moved(self.session.cursor.step_incidents(by))
+        self._moved(self.session.cursor.step_by(by, "incident"))
 
     def action_to_end(self) -> None:
         cursor = self.session.cursor

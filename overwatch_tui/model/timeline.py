@@ -10,7 +10,6 @@ A moment is named by the newest number of each stream, which is the same in what
 from __future__ import annotations
 
 import pickle
-import time
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
@@ -18,9 +17,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from esper_overwatch.protocol.client.items import Item, Reset
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.messages.events import EpochFinished, Incident
 
@@ -75,17 +73,13 @@ class Marks:
         if self.numbers and number <= self.numbers[-1]:
             return
         if len(self) >= MAX_MARKS:
-            self._drop(MAX_MARKS // 8)
+            self.drop(MAX_MARKS // 8)
         for column, value in zip(self._columns, (number, ts, *clock), strict=True):
             column.append(value)
 
-    def _clock(self, at: int) -> tuple[int, int] | None:
+    def clock(self, at: int) -> tuple[int, int] | None:
+        """(round, epoch) of the first (0) or the newest (-1)."""
         return (self._rounds[at], self._epochs[at]) if self.numbers else None
-
-    @property
-    def newest_clock(self) -> tuple[int, int] | None:
-        """(round, epoch) of the newest."""
-        return self._clock(-1)
 
     def find(self, round_: int, epoch: int) -> SeekTarget | None:
         """Moment right after an epoch; where a resumed boot repeated it, the newest. None = not known."""
@@ -105,23 +99,10 @@ class Marks:
         at += by if by < 0 else by - 1
         return SeekTarget({self.stream: self.numbers[at]}) if 0 <= at < len(self) else None
 
-    def drop_before(self, numbers: Mapping[str, int]) -> None:
-        """Forget what can no longer be reached."""
-        self._drop(bisect_left(self.numbers, numbers.get(self.stream, 0)))
-
-    def put_before(self, older: Marks, border: Mapping[str, int], from_ts: float) -> None:
-        """Enter those of older events since a time; none of these lies before the border."""
-        last = border.get(self.stream, 0)
-        begin, end = bisect_left(older.times, from_ts), bisect_right(older.numbers, last)
-        if last in self.numbers[:1] and older._clock(end - 1) == self._clock(0):
-            end -= 1  # the epoch at the border itself is known already
-        begin = max(begin, end + len(self) - MAX_MARKS)
-        for mine, theirs in zip(self._columns, older._columns, strict=True):
-            mine[:0] = theirs[begin:end]
-
-    def _drop(self, count: int) -> None:
+    def drop(self, count: int, *, newest: bool = False) -> None:
+        """Forget the oldest, or the newest."""
         for column in self._columns:
-            del column[:count]
+            del column[-count if newest else 0 : None if newest else count]
 
 
 class SeekTarget(NamedTuple):
@@ -159,8 +140,14 @@ class RunTimeline:
         """Position up to which events are known."""
         self._newest = State()
         """The state that was folded furthest: what a keyframe lacks is cut from it."""
-        self._border, self._newest_before = 0, State()
-        """Position before which there is what was put before, and the state that it was folded to."""
+
+    @property
+    def begin(self) -> int:
+        """Position of the first keyframe."""
+        return self.keyframes[0].state.position if self.keyframes else 0
+
+    def marks(self, what: str) -> Marks:
+        return self.epochs if what == "epoch" else self.incidents
 
     def fold(self, state: State, event: Event, *, is_joining: bool = False) -> None:
         """Fold an event, and note it where it is new; events of a snapshot (`is_joining`) are no marks."""
@@ -184,7 +171,7 @@ class RunTimeline:
         keyframe = self._keyframe(state, state.ts)
         self.keyframes.append(keyframe)
         clock = state.epoch_ctx.round, state.epoch_ctx.epoch
-        if state.epoch is not None and self.epochs.newest_clock != clock:
+        if state.epoch is not None and self.epochs.clock(-1) != clock:
             self.epochs.add(state.numbers.get(self.epochs.stream, 0), state.epoch_ts, clock)
         return keyframe
 
@@ -226,97 +213,31 @@ class RunTimeline:
 
     def start(self, keyframe: Keyframe) -> State:
         state = keyframe.state.frozen_copy()
-        newest = self._newest_before if state.position < self._border else self._newest
+        newest = self._newest
         state.curves = newest.curves.cut(keyframe.curves_until)
         state.incident_history = newest.incident_history.cut(state.ts)
         state.stories = newest.stories.cut(state.numbers, state.ctx.round)
         state.log.extend(pickle.loads(zlib.decompress(keyframe.log)))
         return state
 
-    def put_before(self, older: RunTimeline, border: Keyframe, from_ts: float) -> None:
-        """Make the moments of older events ones to go back to.
-
-        Args:
-            older: their timeline, folded to its end.
-            border: where it ends.
-            from_ts: moments before this time are not whole, microseconds.
-        """
-        self.begin_at(border)
-        self._border, self._newest_before = border.state.position, older._newest
-        self.keyframes[:0] = [each for each in older.keyframes if each.state.position < self._border]
-        for mine, theirs in ((self.epochs, older.epochs), (self.incidents, older.incidents)):
-            mine.put_before(theirs, border.state.numbers, from_ts)
-
     def begin_at(self, keyframe: Keyframe) -> None:
-        """Forget all moments before one."""
+        """Forget all moments before one; not the last marks there."""
         first = keyframe.state.position
         self.keyframes = [keyframe, *(each for each in self.keyframes if each.state.position > first)]
         near = [each for each in self._near if each.state.position >= first]
         self._near = deque(near, maxlen=MAX_NEAR_KEYFRAMES)
-        self._border, self._newest_before = 0, State()
         for marks in (self.epochs, self.incidents):
-            marks.drop_before(keyframe.state.numbers)
+            marks.drop(bisect_right(marks.numbers, keyframe.state.numbers.get(marks.stream, 0)) - 1)
+
+    def end_before(self, newer: RunTimeline, from_ts: float) -> None:
+        """Forget the epoch that another begins with, and marks from before a time, microseconds."""
+        if self.epochs.clock(-1) == newer.epochs.clock(0):
+            self.epochs.drop(1, newest=True)
+        for marks in (self.epochs, self.incidents):
+            marks.drop(bisect_left(marks.times, from_ts))
 
 
 def is_trouble(event: Event) -> bool:
     """True for events that the keys of incidents step to."""
     data = event.data
     return isinstance(data, Incident) and data.change in ("began", "worse") and data.severity != "info"
-
-
-class EventReader(Protocol):
-    """Events one after the other, the next one known before it is taken."""
-
-    def peek(self) -> Event | None:
-        """The next event; None at the end."""
-
-    def take(self) -> list[Item]:
-        """The next event, and what comes before it."""
-
-
-class Seek:
-    """Folds up to a target, in slices of time."""
-
-    def __init__(self, timeline: RunTimeline, state: State, reader: EventReader, target: SeekTarget) -> None:
-        self.state = state
-        self.target = target
-        self._timeline = timeline
-        self._reader = reader
-        self._begin = dict(state.numbers), state.ts
-        self.is_met = False
-        """True if the target was reached, False at the end of all events."""
-
-    def step(self, seconds: float) -> bool:
-        """Go on for about `seconds`; True once it is over."""
-        end = time.monotonic() + seconds
-        target = self.target
-        while True:
-            event = self._reader.peek()
-            self.is_met = target.is_reached(self.state) or (
-                target.ts is not None and event is not None and event.ts > target.ts
-            )
-            if event is None or self.is_met:
-                return True
-            for item in self._reader.take():
-                if isinstance(item, Reset):
-                    self.state = self.state.reset_copy(item.reason, now=self.state.ts)
-                elif isinstance(item, Event):
-                    self._timeline.fold(self.state, item)
-            if target.until is not None and target.until(event):
-                self.is_met = True
-                return True
-            if time.monotonic() > end:
-                return False
-
-    @property
-    def progress(self) -> str:
-        """Share of the way that is done, such as `43%`; the number of events where its end is not known."""
-        state, target, (numbers, ts) = self.state, self.target, self._begin
-        if target.numbers is not None:
-            done = sum(state.numbers.get(each, 0) - numbers.get(each, 0) for each in target.numbers)
-            all_ = sum(number - numbers.get(each, 0) for each, number in target.numbers.items())
-        elif target.ts is not None and ts:
-            done, all_ = state.ts - ts, target.ts - ts
-        else:
-            return f"{state.position} events"
-        return f"{min(1.0, done / all_) if all_ > 0 else 1.0:.0%}"

@@ -7,16 +7,16 @@ that the live picture keeps four fifths of a slow link. Events seen before a rec
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.protocol.client.items import RequestOutcome
 from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.errors import WireError
-from esper_overwatch.protocol.messages.events import RunStarted
 
 SendQuery = Callable[[str, dict[str, Any]], str]
 
@@ -113,10 +113,8 @@ class Backfill:
     request: SendQuery
     reaches: tuple[Reach, ...] = FULL_REACHES
     published_reaches: tuple[Reach, ...] = PUBLISHED_REACHES
-    _known: dict[str, int] = field(default_factory=dict)
+    _known: Mapping[str, int] = field(default_factory=dict)
     """The newest number of each stream that was followed without a hole."""
-    _joined: dict[str, int] = field(default_factory=dict)
-    """The newest number of each stream in the snapshot."""
     _seen: set[tuple[str, int]] = field(default_factory=set)
     """Numbers that are folded although they are older than the newest of the snapshot."""
     _stretches: list[Stretch] = field(default_factory=list)
@@ -124,40 +122,29 @@ class Backfill:
     _ask_at: float = 0.0
     _joined_ts: int = 0
     _is_joining: bool = True
-    _is_published: bool = False
 
-    def rejoin(self, *, is_new_run: bool) -> None:
-        """Prepare for a snapshot of the same run or of another."""
-        if is_new_run:
-            self._known.clear()
-        elif not self._is_joining:
-            for stream, last in self._joined.items():
-                self._known[stream] = max(self._known.get(stream, 0), last)
+    def rejoin(self, numbers: Mapping[str, int]) -> None:
+        """Prepare for another snapshot of the same run; `numbers` are the newest that were folded."""
+        if not self._is_joining:
+            self._known = dict(numbers)
             self._stretches = [each for each in self._stretches if not each.done]
-        if is_new_run:
-            self._seen, self._stretches = set(), []
         self._is_joining, self._asked = True, None
-        self._joined, self._joined_ts = {}, 0
 
     def note(self, event: Event) -> None:
         """Note an event that was folded as it came."""
-        self._joined[event.stream] = max(self._joined.get(event.stream, 0), event.seq)
         if self._is_joining:
             self._seen.add((event.stream, event.seq))
-            self._joined_ts = max(self._joined_ts, event.ts)
-        if isinstance(event.data, RunStarted):
-            self._is_published = event.data.kind == "published"
 
-    def step(self, *, is_live: bool, is_caught_up: bool) -> None:
+    def step(self, state: State, *, is_live: bool, is_caught_up: bool) -> None:
         """Ask the next question when it is due."""
         if not is_live or not is_caught_up or self._asked is not None:
             return
         if self._is_joining:
-            self._is_joining = False
-            self._stretches = [
-                Stretch(reach, self._joined.get(reach.stream, 0) + 1, self._known.get(reach.stream, 0))
-                for reach in (self.published_reaches if self._is_published else self.reaches)
-            ] + self._stretches
+            self._is_joining, self._joined_ts = False, state.ts
+            self._stretches[:0] = [
+                Stretch(reach, state.numbers.get(reach.stream, 0) + 1, self._known.get(reach.stream, 0))
+                for reach in (self.published_reaches if state.is_published else self.reaches)
+            ]
             self._drop_seen()
         if time.monotonic() < self._ask_at:
             return

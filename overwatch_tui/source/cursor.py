@@ -6,11 +6,13 @@ In a recording it is where the recording has been played to: going back folds it
 from __future__ import annotations
 
 import math
+import time
 from typing import NamedTuple
 
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_target import TimeTarget
-from esper_overwatch.overwatch_tui.model.timeline import RunTimeline, Seek, SeekTarget, is_trouble
+from esper_overwatch.overwatch_tui.model.timeline import RunTimeline, SeekTarget, is_trouble
+from esper_overwatch.protocol.client.items import Reset
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.messages.events import EpochFinished
@@ -30,11 +32,60 @@ class Moment(NamedTuple):
     """Microseconds."""
 
 
+class Seek:
+    """Folds up to a target, in slices of time."""
+
+    def __init__(self, timeline: RunTimeline, state: State, reader: ReplayFeed, target: SeekTarget) -> None:
+        self.timeline = timeline
+        self.state = state
+        self.target = target
+        self.reader = reader
+        self._begin = dict(state.numbers), state.ts
+        self.is_met = False
+        """True if the target was reached, False at the end of all events."""
+
+    def step(self, seconds: float) -> bool:
+        """Go on for about `seconds`; True once it is over."""
+        end = time.monotonic() + seconds
+        target = self.target
+        while True:
+            event = self.reader.peek()
+            self.is_met = target.is_reached(self.state) or (
+                target.ts is not None and event is not None and event.ts > target.ts
+            )
+            if event is None or self.is_met:
+                return True
+            for item in self.reader.take():
+                if isinstance(item, Reset):
+                    self.state = self.state.reset_copy(item.reason, now=self.state.ts)
+                elif isinstance(item, Event):
+                    self.timeline.fold(self.state, item)
+            if target.until is not None and target.until(event):
+                self.is_met = True
+                return True
+            if time.monotonic() > end:
+                return False
+
+    @property
+    def progress(self) -> str:
+        """Share of the way that is done, such as `43%`; the number of events where its end is not known."""
+        state, target, (numbers, ts) = self.state, self.target, self._begin
+        if target.numbers is not None:
+            done = sum(state.numbers.get(each, 0) - numbers.get(each, 0) for each in target.numbers)
+            all_ = sum(number - numbers.get(each, 0) for each, number in target.numbers.items())
+        elif target.ts is not None and ts:
+            done, all_ = state.ts - ts, target.ts - ts
+        else:
+            return f"{state.position} events"
+        return f"{min(1.0, done / all_) if all_ > 0 else 1.0:.0%}"
+
+
 class Cursor:
     """Base of both cursors; every move returns a message for the operator, or an empty one."""
 
     def __init__(self) -> None:
-        self.timeline = RunTimeline()
+        self.timelines = [RunTimeline()]
+        """What can be gone back to; a second one has what was before the first one's first keyframe."""
         self.moment: Moment | None = None
         """Moment that is shown instead of the newest state."""
         self.notice = ""
@@ -44,6 +95,11 @@ class Cursor:
         self._seek: Seek | None = None
         self._steps_left: dict[str, int] = {}
         """Steps left by `epoch` or `incident`, of keys that came on the way."""
+
+    @property
+    def timeline(self) -> RunTimeline:
+        """What was folded as it came."""
+        return self.timelines[0]
 
     @property
     def is_seeking(self) -> bool:
@@ -74,15 +130,8 @@ class Cursor:
         self._state = state
         self.timeline.fold(state, event)
 
-    def step_epochs(self, by: int) -> str:
-        """Go to the epoch before (-1) or after; on the way somewhere, go on from there."""
-        return self._step_from_here(by, "epoch")
-
-    def step_incidents(self, by: int) -> str:
-        """Go to where an incident began, the one before (-1) or after; likewise."""
-        return self._step_from_here(by, "incident")
-
-    def _step_from_here(self, by: int, what: str) -> str:
+    def step_by(self, by: int, what: str) -> str:
+        """Go `by` epochs or incidents on (negative: back), as `what` says; on the way, go on from there."""
         if not self.is_seeking:
             return self._step(what, by)
         self._keep_steps(what, by)
@@ -101,13 +150,13 @@ class Cursor:
 
     def _step(self, what: str, by: int) -> str:
         """Go `by` marks on (negative: back); where that many are not known, one now and the others later."""
-        marks = self.timeline.epochs if what == "epoch" else self.timeline.incidents
+        own, *others = sorted(self.timelines, key=lambda each: self.shown.position < each.begin)
+        marks, one = own.marks(what), -1 if by < 0 else 1
         here = self.shown.numbers.get(marks.stream, 0)
         if what == "epoch":
             here = marks.newest_at(here)
-        one = -1 if by < 0 else 1
-        for steps in (by, one):
-            target = marks.neighbour(here, steps)
+        for timeline, steps in ((own, by), (own, one), *((each, one) for each in others)):
+            target = timeline.marks(what).neighbour(here, steps)
             if target is not None:
                 self._keep_steps(what, by - steps)
                 return self.go(target)
@@ -117,6 +166,32 @@ class Cursor:
         return f"no {what} before this moment"
 
     def _step_beyond(self, what: str, by: int) -> str:
+        raise NotImplementedError
+
+    def go_to(self, target: TimeTarget) -> str:
+        """Go to a moment that somebody wants, which in a recording may lie behind what has been played."""
+        self._steps_left.clear()
+        return self._go_to(target)
+
+    def _go_to(self, target: TimeTarget) -> str:
+        if target.is_end:
+            return self.to_end()
+        if target.clock is None:
+            return self._go_to_time(target.ts or 0)
+        for timeline in self.timelines:
+            if (known := timeline.epochs.find(*target.clock)) is not None:
+                return self.go(known)
+        return self._go_to_unknown(target)
+
+    def _go_to_time(self, ts: int) -> str:
+        return self.go(SeekTarget(ts=ts))
+
+    def _go_to_unknown(self, target: TimeTarget) -> str:
+        """Go to an epoch that was not folded so far."""
+        raise NotImplementedError
+
+    def to_end(self) -> str:
+        """Go to the newest moment."""
         raise NotImplementedError
 
     def go(self, target: SeekTarget) -> str:
@@ -150,17 +225,9 @@ class RecordedCursor(Cursor):
         self._steps_left.clear()
         return self.go(SeekTarget())
 
-    def go_to(self, target: TimeTarget) -> str:
-        """Go to a moment, which may lie behind what has been played."""
-        self._steps_left.clear()
-        if target.is_end:
-            return self.to_end()
-        if target.clock is None:
-            return self.go(SeekTarget(ts=target.ts))
-        known = self.timeline.epochs.find(*target.clock)
-        if known is not None:
-            return self.go(known)
-        wanted, newest = target.clock, self.timeline.epochs.newest_clock
+    def _go_to_unknown(self, target: TimeTarget) -> str:
+        wanted, newest = target.clock, self.timeline.epochs.clock(-1)
+        assert wanted is not None
         if newest is not None and newest > wanted:
             return f"round {wanted[0]} epoch {wanted[1]} is not in the recording"
 

@@ -12,14 +12,13 @@ from collections.abc import Callable
 
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_target import TimeTarget
-from esper_overwatch.overwatch_tui.model.timeline import Keyframe, RunTimeline, Seek, SeekTarget
+from esper_overwatch.overwatch_tui.model.timeline import Keyframe, RunTimeline, SeekTarget
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.messages.events import RunStarted
 
-from .cursor import Cursor, Moment
+from .cursor import Cursor, Moment, Seek
 from .mirror import Mirror, WireMirror
-from .replay import ReplayFeed
 
 
 class LiveCursor(Cursor):
@@ -36,11 +35,8 @@ class LiveCursor(Cursor):
         self._mirror: Mirror | None = None
         self._parts: deque[Keyframe] = deque(maxlen=2)
         """Where the parts of the mirror begin that hold what came."""
-        self._reader: ReplayFeed | None = None
-        self._older = RunTimeline()
         self._reading: Seek | None = None
-        """What was before all that is held, folded into `_older`."""
-        self._is_past_read = False
+        """What was before all that is held, on its way."""
         self._from_ts = math.inf
         """Time of the oldest moment that can be shown, microseconds."""
         self._retry: Callable[[], str] | None = None
@@ -74,8 +70,14 @@ class LiveCursor(Cursor):
         self._parts.append(keyframe)
         if is_full:  # the oldest part has gone
             self.timeline.begin_at(self._parts[0])
-        if is_full or len(self._parts) == 1:
-            self._from_ts, self._reading, self._is_past_read = self._parts[0].state.ts, None, False
+            self._reading = None
+            del self.timelines[1:]
+        if len(self.timelines) == 1:
+            self._from_ts = self._parts[0].state.ts
+
+    @property
+    def _is_past_read(self) -> bool:
+        return len(self.timelines) > 1
 
     @property
     def is_seeking(self) -> bool:
@@ -103,15 +105,6 @@ class LiveCursor(Cursor):
         self._seek = self.moment = self._retry = None
         return ""
 
-    def go_to(self, target: TimeTarget) -> str:
-        self._steps_left.clear()
-        if target.is_end:
-            return self.to_end()
-        if target.clock is not None:
-            return self._go_to_clock(*target.clock)
-        assert target.ts is not None
-        return self._go_to_time(target.ts)
-
     def _go_to_time(self, ts: int) -> str:
         if ts >= self._state.ts:
             return self.to_end()
@@ -121,34 +114,35 @@ class LiveCursor(Cursor):
             return self.go(SeekTarget(ts=ts))
         return self._go_before(lambda: self._go_to_time(ts), "that moment is not held")
 
-    def _go_to_clock(self, round_: int, epoch: int) -> str:
-        target = self.timeline.epochs.find(round_, epoch)
-        if target is not None:
-            return self.go(target)
-        text = f"round {round_} epoch {epoch} is not held"
-        newest = self.timeline.epochs.newest_clock
-        if newest is not None and (round_, epoch) > newest:
+    def _go_to_unknown(self, target: TimeTarget) -> str:
+        assert target.clock is not None
+        text = "round {} epoch {} is not held".format(*target.clock)
+        newest = self.timeline.epochs.clock(-1)
+        if newest is not None and target.clock > newest:
             return f"{text}: it has not come so far"
-        return self._go_before(lambda: self._go_to_clock(round_, epoch), text)
+        return self._go_before(lambda: self._go_to(target), text)
 
     def change_speed(self, by: int) -> str:  # noqa: ARG002
         return "a live run has one speed; recordings have speeds: esper-tui --replay NAME"
 
     def go(self, target: SeekTarget) -> str:
-        keyframe = self.timeline.keyframe_before(target)
-        if keyframe is None or self._mirror is None:
-            return "that moment is not held"
-        state = self.timeline.start(keyframe)
-        try:
-            self._reader = self._mirror.read_after(state)
-        except EsperError as error:
-            return str(error)
-        self._seek = Seek(self.timeline, state, self._reader, target)
-        return ""
+        if self._mirror is None:
+            return "nothing has come so far"
+        for timeline in self.timelines:
+            keyframe = timeline.keyframe_before(target)
+            if keyframe is None:
+                continue
+            state = timeline.start(keyframe)
+            try:
+                self._seek = Seek(timeline, state, self._mirror.read_after(state), target)
+            except EsperError as error:
+                return str(error)
+            return ""
+        return self._go_before(lambda: self.go(target), "that moment is not held")
 
     def _step(self, what: str, by: int) -> str:
         """As the base's; where what the moment was read from has been dropped, read it again."""
-        if self._parts and self.shown.position < self.timeline.keyframes[0].state.position:
+        if self.shown.position < self.timelines[-1].begin:
             return self._step_before(what, by)
         return super()._step(what, by)
 
@@ -166,7 +160,8 @@ class LiveCursor(Cursor):
             return "nothing has come so far"
         if not (self._mirror.fetch_more() if self._is_past_read else self._mirror.has_past):
             return f"{refusal}: {self._mirror.begins}"
-        self._is_past_read, self._seek, self._retry = False, None, retry
+        del self.timelines[1:]
+        self._seek, self._retry = None, retry
         return ""
 
     def step(self, seconds: float) -> None:
@@ -177,9 +172,8 @@ class LiveCursor(Cursor):
                 self._reading, self._retry, self.notice = None, None, str(error)
         elif self._seek is not None and self._seek.step(seconds):
             seek, self._seek = self._seek, None
-            assert self._reader is not None
-            if self._reader.problem is not None:
-                self.notice = str(self._reader.problem)
+            if seek.reader.problem is not None:
+                self.notice = str(seek.reader.problem)
             else:
                 self.moment = Moment(seek.state, seek.target.ts or seek.state.ts)
 
@@ -192,25 +186,24 @@ class LiveCursor(Cursor):
             self._reading = self._begin_reading(mirror, border)
         if not self._reading.step(seconds):
             return
-        assert self._reader is not None
-        if self._reader.problem is not None:
-            raise self._reader.problem
-        self.timeline.put_before(self._older, border, mirror.whole_from)
-        self._from_ts = max(self._first_ts, mirror.whole_from)
-        retry, self._retry, self._reading, self._is_past_read = self._retry, None, None, True
+        older, reader = self._reading.timeline, self._reading.reader
+        if reader.problem is not None:
+            raise reader.problem
+        self._from_ts = max(reader.begin, mirror.whole_from)
+        older.end_before(self.timeline, self._from_ts)
+        self.timelines[1:] = [older]
+        retry, self._retry, self._reading = self._retry, None, None
         assert retry is not None
         self.notice = retry()
 
     def _begin_reading(self, mirror: Mirror, border: Keyframe) -> Seek:
         state, run = State(), border.state.run
-        self._reader = reader = mirror.read()
+        reader = mirror.read()
         first = reader.peek()
-        self._first_ts = first.ts if first is not None else 0
         if run is not None and not isinstance(first and first.data, RunStarted):
             state.run, state.rounds_planned = run, run.rounds
             reader.rewind(state)  # it begins in the midst of a boot
-        self._older = RunTimeline()
-        return Seek(self._older, state, reader, SeekTarget(border.state.numbers))
+        return Seek(RunTimeline(), state, reader, SeekTarget(border.state.numbers))
 
     def close(self) -> None:
         if self._mirror is not None:

@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import msgspec
-
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.protocol.client.items import RequestOutcome
 from esper_overwatch.protocol.codec.json_lines import Event
@@ -22,7 +20,7 @@ from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 from .backfill import Reach, Stretch
-from .replay import ReplayFeed
+from .replay import ReplayFeed, time_of
 from .temporary_folders import make_temporary_folder, remove_temporary_folder
 
 AskDaemon = Callable[[str, dict[str, Any], Callable[[RequestOutcome], None]], None]
@@ -108,15 +106,6 @@ class FetchLimits(NamedTuple):
 
 FULL_LIMITS = FetchLimits(512 << 10, 8 << 20, 256 << 10)
 THIN_LIMITS = FetchLimits(32 << 10, 256 << 10, 8 << 10)
-
-
-class _Head(msgspec.Struct):
-    seq: int
-    ts: int
-    type: str
-
-
-_decode_head = msgspec.json.Decoder(_Head).decode
 
 
 class WireMirror(Mirror):
@@ -208,7 +197,7 @@ class WireMirror(Mirror):
             return stretch.num_bytes < self._wanted
         if stream == "life" or not metric or not lines:
             return True
-        return _decode_head(lines[-1]).ts > _decode_head(metric[-1]).ts
+        return time_of(lines[-1]) > time_of(metric[-1])
 
     def _ask_history(self, stream: Stream, **changes: float) -> None:
         stretch = self._stretches[stream]
@@ -234,7 +223,7 @@ class WireMirror(Mirror):
         streams = {stream: lines[::-1] for stream, lines in self._lines.items()}
         streams["metric"][:0] = self._rare or ()
         # By time between streams; within one as numbered, since the daemon's clock may have stepped back.
-        found = heapq.merge(*streams.values(), key=lambda line: _decode_head(line).ts)
+        found = heapq.merge(*streams.values(), key=time_of)
         with self._keeping() as tail:
             tail.flush()
             fetched = SegmentFolder(self._journal).raw(_FETCHED)
@@ -257,19 +246,13 @@ class WireMirror(Mirror):
             return
         self.is_spent, limit = metric.is_spent, self._limits.stream >> 10
         self.begins = f"no more than {limit} KiB are fetched; esper-tui --replay there shows the whole run"
-        heads = [_decode_head(line) for line in reversed(self._lines["metric"])]
-        epochs = [head for head in heads if head.type == "epoch"] or heads
-        self.whole_from = epochs[WARM_UP_EPOCHS].ts if len(epochs) > WARM_UP_EPOCHS else math.inf
+        lines = self._lines["metric"]
+        epochs = [line for line in lines if b'"type":"epoch"' in line[:128]] or lines
+        is_warm = len(epochs) > WARM_UP_EPOCHS
+        self.whole_from = time_of(epochs[-1 - WARM_UP_EPOCHS]) if is_warm else math.inf
 
     def close(self) -> None:
         if self._tail is not None:
             with suppress(OSError):
                 self._tail.close()
             remove_temporary_folder(self._journal.parent)
-
-
-def make_mirror(journal: Path | None, ask: AskDaemon, *, is_thin: bool) -> Mirror:
-    """What to read a live run's past from."""
-    if journal is not None:
-        return Mirror(journal)
-    return WireMirror(ask, THIN_LIMITS if is_thin else FULL_LIMITS)

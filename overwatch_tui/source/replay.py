@@ -50,7 +50,9 @@ class ReplayFeed:
             raise EsperError(f"{path}: no event in it; is it a run's events.jsonl?")
         self.clock = self._next.ts
         """Time of the recording, microseconds: what is not later has been played."""
-        self._begin, self._end = self.clock, _newest_time(path) if math.isinf(speed) else None
+        self.begin = self.clock
+        """Time of the first event."""
+        self._end = time_of(next(lines_newest_first(path), b"")) if math.isinf(speed) else 0
         self._wall = time.monotonic()
         self._count = 0
         self.boot: str | None = None
@@ -136,10 +138,8 @@ class ReplayFeed:
     def _opening(self) -> str:
         """Share of the recording that has been read on the way to its end, where it was opened at the end."""
         if self.is_over or not math.isinf(self.speed):
-            self._end = None
-        if self._end is None:
-            return ""
-        return f"{(self.clock - self._begin) / max(1, self._end - self._begin):.0%}"
+            self._end = 0
+        return f"{(self.clock - self.begin) / max(1, self._end - self.begin):.0%}" if self._end else ""
 
     def update_link(self, link: LinkStatus) -> None:
         link.state = "ended" if self.is_over else "replay"
@@ -158,10 +158,10 @@ class ReplayFeed:
         self._events = iter(())
 
 
-def _newest_time(path: Path) -> int | None:
-    """Time of the newest line, microseconds; None where it has none."""
-    head = LINE_PREFIX.match(next(lines_newest_first(path), b""))
-    return int(head[3]) if head is not None and head[3] is not None else None
+def time_of(line: bytes) -> int:
+    """Time of an event's line, microseconds; 0 where it has none."""
+    head = LINE_PREFIX.match(line)
+    return int(head[3]) if head is not None and head[3] is not None else 0
 
 
 def journal_of(run: str) -> Path:

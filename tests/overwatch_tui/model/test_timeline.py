@@ -16,11 +16,12 @@ from esper_overwatch.overwatch_tui.model import timeline as timeline_module
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.overwatch_tui.model.time_target import TimeTarget, parse_target
-from esper_overwatch.overwatch_tui.model.timeline import MINUTE, RunTimeline, Seek, SeekTarget, is_trouble
+from esper_overwatch.overwatch_tui.model.timeline import MINUTE, RunTimeline, SeekTarget, is_trouble
 from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.layout import compose_screen
 from esper_overwatch.overwatch_tui.render.panel import PanelInputs
 from esper_overwatch.overwatch_tui.render.view_state import WINDOWS, ViewState
+from esper_overwatch.overwatch_tui.source.cursor import Seek
 from esper_overwatch.overwatch_tui.source.link_status import LinkStatus
 from esper_overwatch.overwatch_tui.source.replay import ReplayFeed
 from esper_overwatch.protocol.codec.json_lines import Event
@@ -151,7 +152,7 @@ def test_marks_are_bounded_and_keep_the_newest(monkeypatch: pytest.MonkeyPatch) 
     marks = timeline.epochs
     assert 30 <= len(marks) <= 40
     assert len(marks._rounds) == len(marks._epochs) == len(marks.times) == len(marks)
-    assert marks.newest_clock == (12, 24)
+    assert marks.clock(-1) == (12, 24)
     newest = walked().epochs
     assert list(marks.numbers) == list(newest.numbers)[-len(marks) :]
     assert marks.find(12, 5) == newest.find(12, 5)

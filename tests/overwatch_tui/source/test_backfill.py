@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from esper_overwatch.overwatch_tui.model.curves import metric_curve
+from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.session import Session
@@ -115,15 +116,24 @@ class Daemon:
         return f"q{len(self.asked)}"
 
 
+def note(made: Backfill, *found: Event) -> State:
+    """A snapshot of these; the state that it makes."""
+    state = State()
+    for event in found:
+        state.fold(event)
+        made.note(event)
+    return state
+
+
 def test_older_daemon_without_the_query_is_asked_once() -> None:
     daemon = Daemon([])
     made = Backfill(daemon.request, FULL_REACHES)
-    made.note(journal.events(envs=4, rounds=1)[-1])
+    state = note(made, journal.events(envs=4, rounds=1)[-1])
     while not daemon.asked:
-        made.step(is_live=True, is_caught_up=True)
+        made.step(state, is_live=True, is_caught_up=True)
     refusal = RequestError("unknown_method", "no method 'history'")
     assert made.take(RequestOutcome("q1", "history", None, refusal, 0.01)) == []
-    made.step(is_live=True, is_caught_up=True)
+    made.step(state, is_live=True, is_caught_up=True)
     assert made.is_done
     assert len(daemon.asked) == 1
 
@@ -131,8 +141,8 @@ def test_older_daemon_without_the_query_is_asked_once() -> None:
 def test_nothing_is_asked_while_the_picture_is_not_live() -> None:
     daemon = Daemon([])
     made = Backfill(daemon.request)
-    made.step(is_live=True, is_caught_up=False)
-    made.step(is_live=False, is_caught_up=True)
+    made.step(State(), is_live=True, is_caught_up=False)
+    made.step(State(), is_live=False, is_caught_up=True)
     assert daemon.asked == []
 
 
@@ -142,16 +152,16 @@ def test_slow_link_is_left_to_the_live_picture(monkeypatch: pytest.MonkeyPatch) 
     daemon = Daemon([])
     made = Backfill(daemon.request, THIN_REACHES)
     lines = [event for event in journal.events(envs=16, rounds=2) if event.type == "epoch"]
-    made.note(lines[-1])
-    made.step(is_live=True, is_caught_up=True)
+    state = note(made, lines[-1])
+    made.step(state, is_live=True, is_caught_up=True)
     assert daemon.asked[0]["bytes"] == 2048
     answer = {"stream": "metric", "first": lines[-2].seq, "n": 1, "more": True}
     made.take(RequestOutcome("q1", "history", answer, None, 1.0, (lines[-2].line,)))
     clock[0] += 3.9
-    made.step(is_live=True, is_caught_up=True)
+    made.step(state, is_live=True, is_caught_up=True)
     assert len(daemon.asked) == 1, "an answer that took a second is followed by a pause of four"
     clock[0] += 0.2
-    made.step(is_live=True, is_caught_up=True)
+    made.step(state, is_live=True, is_caught_up=True)
     assert len(daemon.asked) == 2
     assert daemon.asked[1]["before"] == lines[-2].seq
     assert sum(reach.total_bytes for reach in THIN_REACHES) <= 128 * 1024
@@ -164,11 +174,11 @@ def test_events_that_are_too_old_end_the_questions() -> None:
     for gap in (0, 901, 99):
         run.emit(epochs(1)[0], after=gap * SECOND)
     old, middle, newest = map(decode_line, run.lines)
-    made.note(newest)
-    made.step(is_live=True, is_caught_up=True)
+    state = note(made, newest)
+    made.step(state, is_live=True, is_caught_up=True)
     answer = {"stream": "metric", "first": 1, "n": 2, "more": True}
     assert made.take(RequestOutcome("q1", "history", answer, None, 0.0, (old.line, middle.line))) == [middle]
-    made.step(is_live=True, is_caught_up=True)
+    made.step(state, is_live=True, is_caught_up=True)
     assert made.is_done
     assert len(daemon.asked) == 1
 
@@ -177,13 +187,13 @@ def test_reconnections_leave_no_numbers_behind() -> None:
     daemon = Daemon([])
     made = Backfill(daemon.request, FULL_REACHES[:1])
     event = journal.events(envs=4, rounds=1)[-1]
+    state = State()
     for reconnection in range(10):
-        made.rejoin(is_new_run=False)
-        for i in range(100):
-            seq = 100 * reconnection + i + 1
-            made.note(replace(event, stream="metric", seq=seq))
-            made.note(replace(event, stream="log", seq=seq))
-        made.step(is_live=True, is_caught_up=True)
+        made.rejoin(state.numbers)
+        numbers = range(100 * reconnection + 1, 100 * reconnection + 101)
+        found = [replace(event, stream=stream, seq=seq) for seq in numbers for stream in ("metric", "log")]
+        state = note(made, *found)
+        made.step(state, is_live=True, is_caught_up=True)
         answer = {"stream": "metric", "first": 100 * reconnection + 1, "n": 0, "more": False}
         made.take(RequestOutcome(f"q{len(daemon.asked)}", "history", answer, None, 0.0))
         assert made.is_done
