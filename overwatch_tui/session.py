@@ -23,7 +23,7 @@ from .source.cursor import SEEK_SECONDS, RecordedCursor
 from .source.feed import Feed, LiveFeed
 from .source.link_status import LinkStatus
 from .source.live_cursor import LiveCursor
-from .source.mirror import FULL_LIMITS, THIN_LIMITS, Mirror, WireMirror
+from .source.mirror import Mirror, WireMirror
 from .source.replay import ReplayFeed
 
 RATE_WINDOW_SECONDS = 10
@@ -136,7 +136,7 @@ class Session:
             return WireMirror()
         if feed.journal is not None:
             return Mirror(feed.journal)
-        return WireMirror(self.ask, THIN_LIMITS if feed.is_thin else FULL_LIMITS)
+        return WireMirror(self.ask, 256 << 10, 8 << 10) if feed.is_thin else WireMirror(self.ask)
 
     @property
     def _is_rewound(self) -> bool:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.protocol.client.items import RequestOutcome
@@ -32,6 +32,8 @@ WARM_UP_EPOCHS = EVENTS["epoch"].keep
 """Epochs before the first moment that is shown; a snapshot has as many for a terminal that joins."""
 PART_BYTES = 64 * 1024 * 1024
 """Of received lines: of two such parts the older one goes when the newer one is full."""
+ANSWERS = 4
+"""Answers of `metric` that are asked for at first."""
 _FETCHED, _OLDER = 1, 2
 """Numbers of the segments beside the newest part."""
 
@@ -94,20 +96,6 @@ class Mirror:
         """Close files, remove what was received."""
 
 
-class FetchLimits(NamedTuple):
-    """How much is asked for, bytes."""
-
-    first: int
-    """Of `metric`, at first."""
-    stream: int
-    """Of each stream, altogether."""
-    answer: int
-
-
-FULL_LIMITS = FetchLimits(512 << 10, 8 << 20, 256 << 10)
-THIN_LIMITS = FetchLimits(32 << 10, 256 << 10, 8 << 10)
-
-
 class WireMirror(Mirror):
     """A remote daemon's events in a temporary folder: as they come, and its answers to `history`.
 
@@ -117,12 +105,16 @@ class WireMirror(Mirror):
 
     Args:
         ask: sends a question; None where nobody answers.
+        max_bytes: of each stream, altogether.
+        answer_bytes: of one answer.
     """
 
-    def __init__(self, ask: AskDaemon | None = None, limits: FetchLimits = FULL_LIMITS) -> None:
+    def __init__(
+        self, ask: AskDaemon | None = None, max_bytes: int = 8 << 20, answer_bytes: int = 128 << 10
+    ) -> None:
         super().__init__(Path())
         self.has_past, self.is_spent, self.begins, self.amount = ask is not None, False, JOINED_LATER, "0 KiB"
-        self._ask, self._limits, self._wanted = ask, limits, limits.first
+        self._ask, self._max, self._answer, self._wanted = ask, max_bytes, answer_bytes, 0
         self._tail: BinaryIO | None = None
         """The newest part."""
         self._problem = ""
@@ -165,7 +157,7 @@ class WireMirror(Mirror):
     def fetch_more(self) -> bool:
         if self.is_spent or not self.has_past:
             return False
-        self._wanted, self._rare = min(2 * self._wanted, self._limits.stream), None
+        self._wanted, self._rare = min(2 * self._wanted, self._max), None
         return True
 
     def fetch(self, before: Mapping[str, int]) -> bool:
@@ -173,9 +165,9 @@ class WireMirror(Mirror):
             error, self._error = self._error, ""
             raise EsperError(f"what was before joining cannot be read: {error}")
         if before != self._before:
-            self._before, self._wanted, self._rare = before, self._limits.first, None
+            self._before, self._wanted, self._rare = before, ANSWERS * self._answer, None
             for stream in STREAMS:
-                reach = Reach(stream, (), math.inf, 0.0, self._limits.stream, self._limits.answer)
+                reach = Reach(stream, (), math.inf, 0.0, self._max, self._answer)
                 self._stretches[stream] = Stretch(reach, before.get(stream, 0) + 1)
                 self._lines[stream] = []
         if self._is_asking:
@@ -244,7 +236,7 @@ class WireMirror(Mirror):
             self.is_spent, self.whole_from = True, 0.0
             self.begins = RUN_BEGINS if metric.before <= 1 else JOURNAL_BEGINS
             return
-        self.is_spent, limit = metric.is_spent, self._limits.stream >> 10
+        self.is_spent, limit = metric.is_spent, self._max >> 10
         self.begins = f"no more than {limit} KiB are fetched; esper-tui --replay there shows the whole run"
         lines = self._lines["metric"]
         epochs = [line for line in lines if b'"type":"epoch"' in line[:128]] or lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from esper_overwatch.overwatch_tui.session import Session
 from esper_overwatch.overwatch_tui.source import mirror as mirror_module
 from esper_overwatch.overwatch_tui.source.feed import LiveFeed
 from esper_overwatch.overwatch_tui.source.live_cursor import LiveCursor
-from esper_overwatch.overwatch_tui.source.mirror import FetchLimits, Mirror, WireMirror
+from esper_overwatch.overwatch_tui.source.mirror import ANSWERS, Mirror, WireMirror
 from esper_overwatch.overwatch_tui.source.replay import ReplayFeed
 from esper_overwatch.protocol.client.items import LinkChanged, RequestOutcome, Reset
 from esper_overwatch.protocol.codec.addresses import with_key
@@ -271,7 +272,7 @@ class Wire:
         answered(RequestOutcome("q", method, result, None, 0.01, tuple(kept.lines)))
 
     def mirror(self, num_bytes: int, max_bytes: int) -> WireMirror:
-        return WireMirror(self.ask, FetchLimits(num_bytes, max_bytes, max(1, num_bytes // 4)))
+        return WireMirror(self.ask, max_bytes, num_bytes // ANSWERS)
 
 
 def test_wire_is_asked_no_further_than_needed() -> None:
@@ -425,6 +426,49 @@ def test_past_is_read_again_where_received_events_go(monkeypatch: pytest.MonkeyP
     for by, clock_ in ((1, (1, 4)), (1, (1, 5)), (-1, (1, 4)), (-4, (1, 1))):
         step(session, by)
         assert shown_clock(session) == clock_
+
+
+def test_received_lines_take_bounded_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(mirror_module, "PART_BYTES", 30_000)
+    monkeypatch.setattr(mirror_module, "make_temporary_folder", lambda _: tmp_path)
+    mirror = WireMirror()
+    ends = [event for event in events() if mirror.append(event)]
+    assert len(ends) > 3, "what is tested here"
+    longest = max(len(event.line) for event in events()) + 1
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.jsonl")) <= 2 * (30_000 + longest)
+    state = harness.folded(events()[: events().index(ends[-2]) + 1])
+    reader = mirror.read_after(state)
+    while (event := reader.peek()) is not None:
+        state.fold(event)
+        reader.take()
+    assert state.numbers == harness.state(envs=8, rounds=5).numbers
+    assert state.epoch == harness.state(envs=8, rounds=5).epoch
+    mirror.close()
+
+
+def test_disk_that_refuses_what_comes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(mirror_module, "make_temporary_folder", refuse)
+    session = live(WireMirror)
+    assert session.state.epoch == [event for event in events() if event.type == "epoch"][-1].data
+    assert go_to(session, (4, 5)) == "what came since joining cannot be kept: No space left on device"
+
+
+def test_journal_fills_what_a_reconnection_has_missed(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    session = live(lambda: Mirror(path), found=[e for e in events() if e.ctx.round <= 4])
+    assert isinstance(session.feed, ListFeed)
+    missed = [event for event in events() if event.ctx.round == 5]
+    session.feed.items = [Reset("1 event behind on metric"), *harness.snapshot_of(missed)]
+    session.tick()
+    session.feed.items = [harness.after_all(event) for event in missed[-1:]]
+    session.tick()
+    ts = next(event.ts for event in missed if event.type == "epoch" and event.ctx.epoch == 3)
+    follow(session, session.cursor.go_to(TimeTarget(ts=ts)))
+    found, wanted = session.shown_inputs().state, harness.folded(e for e in events() if e.ts <= ts)
+    assert (found.numbers, found.epoch) == (wanted.numbers, wanted.epoch)
 
 
 @in_loop
