@@ -132,11 +132,10 @@ class Session:
 
     def _make_mirror(self) -> Mirror:
         feed = self.feed
-        if not isinstance(feed, LiveFeed):
-            return WireMirror()
-        if feed.journal is not None:
+        if isinstance(feed, LiveFeed) and feed.journal is not None:
             return Mirror(feed.journal)
-        return WireMirror(self.ask, 256 << 10, 8 << 10) if feed.is_thin else WireMirror(self.ask)
+        is_thin = isinstance(feed, LiveFeed) and feed.is_thin
+        return WireMirror(self.ask, 256 << 10, 8 << 10) if is_thin else WireMirror(self.ask)
 
     @property
     def _is_rewound(self) -> bool:

@@ -18,7 +18,7 @@ from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.messages.events import RunStarted
 
 from .cursor import Cursor, Moment, Seek
-from .mirror import Mirror, WireMirror
+from .mirror import Mirror
 
 
 class LiveCursor(Cursor):
@@ -28,7 +28,7 @@ class LiveCursor(Cursor):
         make_mirror: called once a run is joined.
     """
 
-    def __init__(self, make_mirror: Callable[[], Mirror] = WireMirror) -> None:
+    def __init__(self, make_mirror: Callable[[], Mirror]) -> None:
         super().__init__()
         self._is_joining = True
         self._make_mirror = make_mirror
@@ -158,7 +158,7 @@ class LiveCursor(Cursor):
         """Read what was before all that is held, then try again; `refusal` where there is no more."""
         if self._mirror is None:
             return "nothing has come so far"
-        if not (self._mirror.fetch_more() if self._is_past_read else self._mirror.has_past):
+        if self._is_past_read and not self._mirror.fetch_more():
             return f"{refusal}: {self._mirror.begins}"
         del self.timelines[1:]
         self._seek, self._retry = None, retry

@@ -27,7 +27,6 @@ AskDaemon = Callable[[str, dict[str, Any], Callable[[RequestOutcome], None]], No
 """Ask the daemon something; the answer is handed over when it comes."""
 RUN_BEGINS = "the run begins here"
 JOURNAL_BEGINS = "the journal no longer reaches back further"
-JOINED_LATER = "joined later; --replay shows the whole run"
 WARM_UP_EPOCHS = EVENTS["epoch"].keep
 """Epochs before the first moment that is shown; a snapshot has as many for a terminal that joins."""
 PART_BYTES = 64 * 1024 * 1024
@@ -45,8 +44,6 @@ class Mirror:
         journal: path of `events.jsonl`.
     """
 
-    has_past = True
-    """True if it holds, or can fetch, what was before the terminal joined."""
     whole_from = 0.0
     """Moments before this time are not whole, microseconds."""
     is_spent = True
@@ -104,16 +101,14 @@ class WireMirror(Mirror):
     rare types of `metric` from before that.
 
     Args:
-        ask: sends a question; None where nobody answers.
+        ask: sends a question.
         max_bytes: of each stream, altogether.
         answer_bytes: of one answer.
     """
 
-    def __init__(
-        self, ask: AskDaemon | None = None, max_bytes: int = 8 << 20, answer_bytes: int = 128 << 10
-    ) -> None:
+    def __init__(self, ask: AskDaemon, max_bytes: int = 8 << 20, answer_bytes: int = 128 << 10) -> None:
         super().__init__(Path())
-        self.has_past, self.is_spent, self.begins, self.amount = ask is not None, False, JOINED_LATER, "0 KiB"
+        self.is_spent, self.amount = False, "0 KiB"
         self._ask, self._max, self._answer, self._wanted = ask, max_bytes, answer_bytes, 0
         self._tail: BinaryIO | None = None
         """The newest part."""
@@ -155,7 +150,7 @@ class WireMirror(Mirror):
             raise EsperError(self._problem)
 
     def fetch_more(self) -> bool:
-        if self.is_spent or not self.has_past:
+        if self.is_spent:
             return False
         self._wanted, self._rare = min(2 * self._wanted, self._max), None
         return True
@@ -207,7 +202,6 @@ class WireMirror(Mirror):
                 self._lines[stream] += reversed(reply.lines)
                 self.amount = f"{sum(each.num_bytes for each in self._stretches.values()) >> 10} KiB"
 
-        assert self._ask is not None
         self._is_asking = True
         self._ask("history", stretch.question | changes, answered)
 

@@ -26,6 +26,7 @@ from esper_overwatch.overwatch_tui.source.link_status import LinkStatus
 from esper_overwatch.protocol.client.items import Item, LinkChanged, RequestOutcome, Reset
 from esper_overwatch.protocol.codec.frames import new_id
 from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import RequestError
 from esper_overwatch.protocol.messages.events import spec_of
 
 from . import journal
@@ -35,7 +36,10 @@ VIEWS = tuple(view.name for view in PANELS.views)
 
 
 class ListFeed:
-    """A feed of prepared items, with a clock that stands still and a link that the test sets."""
+    """A feed of prepared items, with a clock that stands still and a link that the test sets.
+
+    Its daemon is an older one, which knows no `history`.
+    """
 
     def __init__(self, items: Iterable[Item] = (), **link: Any) -> None:
         self.items = list(items)
@@ -67,7 +71,11 @@ class ListFeed:
 
     def request(self, method: str, params: dict[str, Any]) -> str:
         id_ = new_id()
-        self.requests.append((id_, method, params))
+        if method == "history":
+            refusal = RequestError("unknown_method", "no method 'history'")
+            self.items.append(RequestOutcome(id_, method, None, refusal, 0.0))
+        else:
+            self.requests.append((id_, method, params))
         return id_
 
     def answer(self, result: dict[str, Any] | None = None, error: Any = None) -> str:

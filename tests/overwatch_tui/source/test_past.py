@@ -431,7 +431,7 @@ def test_past_is_read_again_where_received_events_go(monkeypatch: pytest.MonkeyP
 def test_received_lines_take_bounded_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(mirror_module, "PART_BYTES", 30_000)
     monkeypatch.setattr(mirror_module, "make_temporary_folder", lambda _: tmp_path)
-    mirror = WireMirror()
+    mirror = Wire().mirror(20_000, 1 << 20)
     ends = [event for event in events() if mirror.append(event)]
     assert len(ends) > 3, "what is tested here"
     longest = max(len(event.line) for event in events()) + 1
@@ -451,7 +451,7 @@ def test_disk_that_refuses_what_comes_is_named(monkeypatch: pytest.MonkeyPatch) 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(mirror_module, "make_temporary_folder", refuse)
-    session = live(WireMirror)
+    session = live(lambda: Wire().mirror(20_000, 1 << 20))
     assert session.state.epoch == [event for event in events() if event.type == "epoch"][-1].data
     assert go_to(session, (4, 5)) == "what came since joining cannot be kept: No space left on device"
 
