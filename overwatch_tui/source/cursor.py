@@ -150,6 +150,8 @@ class Cursor:
 
     def _step(self, what: str, by: int) -> str:
         """Go `by` marks on (negative: back); where that many are not known, one now and the others later."""
+        if self.shown.position < self.timelines[-1].begin:  # what it was read from has gone
+            return self._step_before(what, by)
         own, *others = sorted(self.timelines, key=lambda each: self.shown.position < each.begin)
         marks, one = own.marks(what), -1 if by < 0 else 1
         here = self.shown.numbers.get(marks.stream, 0)

@@ -74,10 +74,8 @@ class LiveCursor(Cursor):
             del self.timelines[1:]
         if len(self.timelines) == 1:
             self._from_ts = self._parts[0].state.ts
-
-    @property
-    def _is_past_read(self) -> bool:
-        return len(self.timelines) > 1
+        if self._seek is not None:  # what it reads from has moved
+            self.notice = self.go(self._seek.target)
 
     @property
     def is_seeking(self) -> bool:
@@ -108,7 +106,7 @@ class LiveCursor(Cursor):
     def _go_to_time(self, ts: int) -> str:
         if ts >= self._state.ts:
             return self.to_end()
-        if ts == 0 and self._is_past_read and self._mirror is not None and self._mirror.is_spent:
+        if ts == 0 and self.timelines[1:] and self._mirror is not None and self._mirror.is_spent:
             ts = int(min(self._from_ts, self._parts[0].state.ts))
         if ts >= self._from_ts:
             return self.go(SeekTarget(ts=ts))
@@ -140,12 +138,6 @@ class LiveCursor(Cursor):
             return ""
         return self._go_before(lambda: self.go(target), "that moment is not held")
 
-    def _step(self, what: str, by: int) -> str:
-        """As the base's; where what the moment was read from has been dropped, read it again."""
-        if self.shown.position < self.timelines[-1].begin:
-            return self._step_before(what, by)
-        return super()._step(what, by)
-
     def _step_before(self, what: str, by: int) -> str:
         return self._go_before(lambda: self._step(what, by), f"no {what} before this moment")
 
@@ -158,7 +150,7 @@ class LiveCursor(Cursor):
         """Read what was before all that is held, then try again; `refusal` where there is no more."""
         if self._mirror is None:
             return "nothing has come so far"
-        if self._is_past_read and not self._mirror.fetch_more():
+        if self.timelines[1:] and not self._mirror.fetch_more():
             return f"{refusal}: {self._mirror.begins}"
         del self.timelines[1:]
         self._seek, self._retry = None, retry

@@ -44,6 +44,8 @@ class Mirror:
         journal: path of `events.jsonl`.
     """
 
+    has_holes = False
+    """True if not all of the run's events may be there."""
     whole_from = 0.0
     """Moments before this time are not whole, microseconds."""
     is_spent = True
@@ -87,6 +89,10 @@ class Mirror:
         """Events after a moment; likewise."""
         feed = ReplayFeed(self._journal, math.inf)
         feed.rewind(state)
+        first = feed.peek()
+        is_behind_hole = first is not None and first.seq > state.numbers.get(first.stream, 0) + 1
+        if is_behind_hole and state.numbers and not self.has_holes:
+            raise EsperError(f"that moment is not held: {JOURNAL_BEGINS}")
         return feed
 
     def close(self) -> None:
@@ -105,6 +111,8 @@ class WireMirror(Mirror):
         max_bytes: of each stream, altogether.
         answer_bytes: of one answer.
     """
+
+    has_holes = True
 
     def __init__(self, ask: AskDaemon, max_bytes: int = 8 << 20, answer_bytes: int = 128 << 10) -> None:
         super().__init__(Path())

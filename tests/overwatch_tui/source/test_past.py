@@ -241,6 +241,8 @@ def test_journal_that_was_cut_says_where_it_begins(tmp_path: Path) -> None:
     assert found.run == events()[0].data, "what the terminal knows of the boot"
     assert step(session, -1) == f"no epoch before this moment: {ends}"
     assert shown_clock(session) == (2, 1)
+    path.write_bytes(b"".join(lines[-5:]))
+    assert go_to(session, (4, 3)) == f"that moment is not held: {ends}"
     path.unlink()
     session = live(lambda: Mirror(path))
     assert "cannot read the journal" in go_to(session, (2, 1))
