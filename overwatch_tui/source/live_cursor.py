@@ -1,7 +1,7 @@
 """The time cursor of a live run, which is folded on while the cursor stands in its past.
 
 The past is read from a mirror of the run's journal. What was before the terminal joined is read once, when a
-moment in it is wanted, and put before the rest in the one timeline.
+moment in it is wanted, into a timeline of its own.
 """
 
 from __future__ import annotations
