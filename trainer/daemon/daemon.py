@@ -262,7 +262,8 @@ class Daemon:
         return self.trainer.round if self.trainer.epoch == 0 else self.trainer.round - 1
 
     def open(self) -> None:
-        """Open the server; raises what `Server.start` does."""
+        """Open the server, with which a run begins that a signal ends; raises what `Server.start` does."""
+        self._end_signals = EndSignals(self.commands.request_stop)
         self.server.on_deleted = self.commands.stop_deleted
         self.server.start()
 
@@ -270,7 +271,7 @@ class Daemon:
         """Train, close in order; returns the exit code."""
         log = set_up(self.run.log, self.server.emitter, terminal=not is_detached())
         free_disk_aside(self.config)
-        end_signals = EndSignals(self.commands.request_stop)
+        end_signals = self._end_signals
         if self.metrics is not None:
             self._serve_metrics(self.metrics)
         signal_listener = SignalListener(lambda number: self._on_signal(number, log, end_signals))

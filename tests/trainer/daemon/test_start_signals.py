@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 STARTING = """
 import signal, sys, time
@@ -18,6 +21,18 @@ except BaseException:
 ignore_signals()
 print("ended", flush=True)
 sys.stdin.readline()
+"""
+
+OPENED = """
+import os, signal
+from esper_overwatch.protocol.server.server import Server
+start = Server.start
+def start_interrupted(server):
+    start(server)
+    os.kill(os.getpid(), signal.SIGINT)
+Server.start = start_interrupted
+from esper_overwatch.trainer.__main__ import main
+main()
 """
 
 
@@ -56,3 +71,15 @@ def test_interrupted_start_ends_whatever_a_library_catches() -> None:
     process.send_signal(signal.SIGINT)
     _, told = process.communicate()
     assert (process.returncode, told) == (130, "esper-daemon: interrupted before the run was ready\n")
+
+
+def test_run_that_is_interrupted_as_it_opens_has_an_end(tmp_path: Path) -> None:
+    words = ("start", "early", "--rounds", "1", "--set", "envs.count=2", "--set", "episode_epochs=3")
+    subprocess.run(
+        [sys.executable, "-c", OPENED, *words],
+        env={**os.environ, "ESPER_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        check=True,
+    )
+    lines = (tmp_path / "runs/early/events.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(lines[-1])["type"] == "run.stopped"
