@@ -42,9 +42,9 @@ n = 0
 while n < seconds * 5000 or not select.select([sys.stdin], [], [], 0)[0]:
     due = int((time.monotonic() - begin) * 5000)
     for n in range(n + 1, min(due, n + 200) + 1):  # after a stall it catches up bit by bit
-        if n % 10 == 0:
+        if n % 5 == 0:  # a ring of 20,000 events is full after 20 s, before memory is looked at
             server.emitter.emit(ev.Mark(text=f"mark {n}", client="soak"))
-        elif n % 5 == 0:
+        elif n % 5 == 1:
             server.emitter.emit(ev.LogLine(level="INFO", logger="soak", message=f"line {n}"))
         else:
             server.emitter.emit(ev.SystemSample(cpu_percent=n, rss=n, memory_total=1, memory_used=1,
