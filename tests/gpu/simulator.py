@@ -41,9 +41,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from esper_overwatch.protocol.messages.vocabulary import Stage
 from esper_overwatch.trainer import hooks, loop
-from esper_overwatch.trainer.compute import cuda_graphs
+from esper_overwatch.trainer.compute import cuda_graphs, pointwise
 from esper_overwatch.trainer.compute.device import upload
 from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.compute.pointwise import FusedFormula
 from esper_overwatch.trainer.compute.process_group import ProcessGroup
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config.schema import Config
@@ -217,6 +218,7 @@ def count_round(
     calls = DeviceCalls(StreamOrder(device))
     _patch_torch(calls)
     _patch_streams(calls.order)
+    _patch_pointwise()
     _patch_trainer(calls, frames)
     for kind in (Mixture, HeldOutMixture):
         kind.draw = lambda self, seed, envs, round_: draws[seed, len(envs), round_]  # type: ignore[assignment]
@@ -309,6 +311,26 @@ def _patch_streams(order: StreamOrder) -> None:
     torch.cuda.stream = order.on
     torch.cuda.current_stream = lambda device=None: order.current
     torch.cuda.default_stream = lambda device=None: order.default
+
+
+def _patch_pointwise() -> None:
+    """Kernels of formulas, as one operation that nothing computes, and that is not compared."""
+    torch.library.define("esper_simulator::pointwise", "(Tensor[] ins, int results) -> Tensor[]")
+
+    def made(ins: list[Tensor], results: int) -> list[Tensor]:
+        shape, kind = torch.broadcast_shapes(*(x.shape for x in ins)), torch.result_type(ins[0], ins[1])
+        return [torch.empty(shape, dtype=kind, device=ins[0].device) for _ in range(results)]
+
+    def compiled(code: str, results: int) -> Callable[..., tuple[Tensor, ...]]:
+        return lambda *ins: tuple(torch.ops.esper_simulator.pointwise(ins, results))
+
+    def unchecked(self: FusedFormula, types: tuple[torch.dtype, ...], *tensors: Tensor) -> Any:
+        self._right.add(types)
+        return self._fused(*tensors)
+
+    torch.library.register_fake("esper_simulator::pointwise", made)
+    pointwise.compile_pointwise = compiled
+    FusedFormula._check = unchecked
 
 
 def _patch_trainer(calls: DeviceCalls, frames: Frames) -> None:

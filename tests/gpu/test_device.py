@@ -17,11 +17,13 @@ import torch
 
 from esper_overwatch.trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphProgram, CudaGraphs
 from esper_overwatch.trainer.compute.device import prepare_device, resolve_device
+from esper_overwatch.trainer.compute.pointwise import FusedFormula
 from esper_overwatch.trainer.config import load as settings
 from esper_overwatch.trainer.config.host_options import CudaConfig
 from esper_overwatch.trainer.data.registry import load
 from esper_overwatch.trainer.hosts.autotune import choose_execution
 from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.seeds.blend import MIXED_CHANGE, MIXED_GRADIENT
 from tests.cases import nightly
 from tests.trainer.compute.test_compiler import SMALL, Quiet
 from tests.trainer.compute.test_cuda_graphs import same, train
@@ -64,6 +66,36 @@ def test_second_device_captures_what_is_issued_on_it() -> None:
     program = program_of(lambda x: x + 1)
     assert [float(program(torch.full((4,), float(i), device=device))[0]) for i in range(4)] == [1, 2, 3, 4]
     assert (program.reason, program.replays) == ("", 4 - NUM_CHECKED_CALLS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("formula", [MIXED_CHANGE, MIXED_GRADIENT])
+def test_formula_of_seeds_is_one_kernel(formula: FusedFormula, dtype: torch.dtype) -> None:
+    g, x, s = (torch.randn(4, 5, 5, 6, 8, device=DEVICE, dtype=dtype) for _ in range(3))
+    by = torch.rand(4, 1, 1, 6, 1, device=DEVICE)
+    flags = [(torch.arange(6, device=DEVICE) % k == 0).unsqueeze(1) for k in (2, 3)]
+    ins = [by, x, s, flags[0]] if formula is MIXED_CHANGE else [g, by, x, s, *flags]
+    expected = formula.plain(*ins)
+    for _ in range(2):  # compared, then as it is used
+        for one, other in zip(formula(*ins), expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0.02, atol=0.02, check_dtype=False)
+    assert formula.reason == ""
+
+
+def test_formula_that_does_not_compile_goes_operation_by_operation() -> None:
+    formula = FusedFormula(
+        "template <typename T> void wrong(T a, T& out) { out = b; }", 1, lambda a: (a + 1,)
+    )
+    assert [formula(torch.zeros(3, device=DEVICE))[0].tolist() for _ in range(2)] == [[1.0] * 3] * 2
+    assert formula.reason
+
+
+def test_formula_that_differs_goes_operation_by_operation() -> None:
+    formula = FusedFormula(
+        "template <typename T> void other(T a, T& out) { out = a; }", 1, lambda a: (a + 1,)
+    )
+    assert [formula(torch.zeros(3, device=DEVICE))[0].tolist() for _ in range(2)] == [[1.0] * 3] * 2
+    assert "by up to 1" in formula.reason
 
 
 def test_graphs_of_several_groups_replay_on_streams_as_without() -> None:

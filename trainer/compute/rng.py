@@ -105,8 +105,12 @@ def key(seed: int, purpose: Purpose, *coordinates: int | Tensor) -> Tensor:
 
 def bits(key: Tensor, count: int) -> Tensor:
     """int64 [*key.shape, count] of uniformly distributed 64-bit words."""
-    counter = torch.arange(1, count + 1, dtype=torch.int64, device=key.device) * _GOLDEN
-    return mix(key.unsqueeze(-1) + counter)
+    return bits_at(key.unsqueeze(-1), torch.arange(count, dtype=torch.int64, device=key.device))
+
+
+def bits_at(key: Tensor, position: Tensor) -> Tensor:
+    """The words at some positions of some keys, which broadcast, int64."""
+    return mix(key + (position + 1) * _GOLDEN)
 
 
 def uniform(key: Tensor, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -115,7 +119,12 @@ def uniform(key: Tensor, count: int, dtype: torch.dtype = torch.float32) -> Tens
     The values are the odd multiples of 2**-24, exact in float32: the same numbers in every dtype, never 0
     or 1, with mean exactly one half.
     """
-    odd = (_shift_right(bits(key, count), 41) << 1) | 1
+    return to_uniform(bits(key, count), dtype)
+
+
+def to_uniform(words: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What `uniform` makes of 64-bit words."""
+    odd = (_shift_right(words, 41) << 1) | 1
     return odd.to(dtype) * 2.0**-24
 
 

@@ -12,14 +12,18 @@ in a last bit: a matrix product rounds by where its operands lie in memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from . import rng
+from .device import upload
+from .pointwise import FusedFormula
 
 Parameters = dict[str, Tensor]
 """Stacked tensors [n, ...] by name."""
@@ -54,6 +58,45 @@ def initialise(specs: dict[str, Init], keys: Tensor, dtype: torch.dtype) -> Para
         else:
             out[name] = torch.full(shape, spec.fill, dtype=dtype, device=keys.device)
     return out
+
+
+@dataclass(frozen=True)
+class DrawTable:
+    """Draws tensors of several modules together, number for number as `initialise` does."""
+
+    key: Tensor
+    """int64 [T], which of a network's keys each tensor is drawn from."""
+    place: Tensor
+    """int64 [T], its place among the tensors of that key."""
+    tensor: Tensor
+    """int64 [P], the tensor of each number."""
+    position: Tensor
+    """int64 [P], where in its tensor each number is."""
+    scale: Tensor
+    """[P]: uniform in ±scale around `fill`."""
+    fill: Tensor
+
+    @classmethod
+    def of(cls, modules: Sequence[tuple[int, Sequence[Init]]], like: Tensor) -> DrawTable:
+        """The draws of modules that each have the number of a key; device and dtype are those of `like`."""
+        tensors = [(key, place, spec) for key, specs in modules for place, spec in enumerate(specs)]
+        counts = [spec.count for *_, spec in tensors]
+        scale = [spec.fan_in**-0.5 if spec.fan_in else 0.0 for *_, spec in tensors]
+        fill = [0.0 if spec.fan_in else spec.fill for *_, spec in tensors]
+        return cls(
+            key=torch.tensor([key for key, *_ in tensors], device=like.device),
+            place=torch.tensor([place for _, place, _ in tensors], device=like.device),
+            tensor=upload(np.repeat(np.arange(len(tensors)), counts), like.device),
+            position=upload(np.concatenate([np.arange(count) for count in counts]), like.device),
+            scale=upload(np.repeat(scale, counts), like.device).to(like.dtype),
+            fill=upload(np.repeat(fill, counts), like.device).to(like.dtype),
+        )
+
+    def draw(self, keys: Tensor) -> Tensor:
+        """Numbers [n, P] of n networks from their keys, int64 [n, K]."""
+        of_tensors = rng.fold(keys.index_select(1, self.key), self.place)
+        words = rng.bits_at(of_tensors.index_select(1, self.tensor), self.position)
+        return torch.addcmul(self.fill, 2.0 * rng.to_uniform(words, self.scale.dtype) - 1.0, self.scale)
 
 
 def to_rows(x: Tensor, n: int) -> Tensor:
@@ -128,6 +171,12 @@ def conv(
     return F.conv2d(x, weight.flatten(0, 1), flat, stride, padding=kernel // 2, groups=together)
 
 
+PRODUCTS = FusedFormula(
+    "template <typename T> void products(T g, T a, T b, T& by_a, T& by_b) { by_a = g * a; by_b = g * b; }",
+    2,
+    lambda g, a, b: (g * a, g * b),
+)
+"""g * a and g * b."""
 MAX_POINTWISE_PIXELS = 4096
 """Maps of at most this many pixels in a batch: 1x1 convolutions are cheaper on a CPU as small matrix
 products."""
@@ -246,12 +295,14 @@ class _TowardsNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, normed, weight, bias, gain_n1, factor, rest = ctx.saved_tensors
+        times_normed, to_normed = PRODUCTS(grad, normed, factor)
+        times_x, to_x = PRODUCTS(grad, x, rest)
         by_normed, by_one, by_x = (
-            _channel_sums(t, 1).view(weight.shape) for t in (grad * normed, grad, grad * x)
+            _channel_sums(t, 1).view(weight.shape) for t in (times_normed, grad, times_x)
         )
         return (
-            grad * rest if ctx.needs_input_grad[0] else None,
-            grad * factor if ctx.needs_input_grad[1] else None,
+            to_x if ctx.needs_input_grad[0] else None,
+            to_normed if ctx.needs_input_grad[1] else None,
             gain_n1 * by_normed,
             gain_n1 * by_one,
             (weight * by_normed + bias * by_one - by_x).sum(1),
@@ -310,9 +361,13 @@ class _Affine(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, factor = ctx.saved_tensors
-        to_x = grad * factor[..., None, None] if ctx.needs_input_grad[0] else None
-        to_factor = _channel_sums(grad * x, factor.dim())
-        return to_x, to_factor, _channel_sums(grad, 1) if ctx.needs_input_grad[2] else None
+        times_x, to_x = PRODUCTS(grad, x, factor[..., None, None])
+        to_factor = _channel_sums(times_x, factor.dim())
+        return (
+            to_x if ctx.needs_input_grad[0] else None,
+            to_factor,
+            _channel_sums(grad, 1) if ctx.needs_input_grad[2] else None,
+        )
 
 
 def _channel_sums(x: Tensor, dim: int) -> Tensor:
@@ -344,12 +399,12 @@ class _Residual(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         branch, gain, factor = ctx.saved_tensors
-        change = grad * branch
+        change, to_branch = PRODUCTS(grad, branch, factor)
         if change.device.type != "cpu":
             to_gain = to_rows(change, len(gain)).sum((0, 1, 2, 4))
         else:
             to_gain = _channel_sums(change, 1).view(len(gain), -1).sum(1)
-        return grad, grad * factor, to_gain
+        return grad, to_branch, to_gain
 
 
 def residual(x: Tensor, branch: Tensor, gain: Tensor) -> Tensor:

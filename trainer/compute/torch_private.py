@@ -18,6 +18,7 @@ __all__ = [
     "assert_on_device",
     "check_allocator_settings",
     "clear_cublas_workspaces",
+    "compile_pointwise",
     "copy_each_",
     "count_graph_breaks",
     "is_compiler_loaded",
@@ -59,6 +60,11 @@ def check_allocator_settings(settings: str) -> None:
 def clear_cublas_workspaces() -> None:
     """Free cuBLAS's workspaces, one per stream: the next product on a stream allocates its own again."""
     torch._C._cuda_clearCublasWorkspaces()
+
+
+def compile_pointwise(code: str, results: int) -> Callable[..., Tensor | tuple[Tensor, ...]]:
+    """A CUDA kernel from a C++ function template, compiled at its first call; see `FusedFormula`."""
+    return torch.cuda.jiterator._create_multi_output_jit_fn(code, num_outputs=results)
 
 
 def all_threads_profiler_config() -> _ExperimentalConfig:

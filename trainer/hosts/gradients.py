@@ -25,9 +25,13 @@ MAX_ACTIVATION_PIECE_NUMBERS = 2**15
 
 def row_norms(tensors: Sequence[Tensor]) -> Tensor:
     """L2 norm of each row of each tensor: float64 [T, n] from T tensors [n, ...]."""
-    return torch.stack(
-        [torch.linalg.vector_norm(t.reshape(t.shape[0], -1), dim=1, dtype=torch.float64) for t in tensors]
-    )
+    return torch.stack([_row_norms(t) for t in tensors])
+
+
+def _row_norms(tensor: Tensor) -> Tensor:
+    rows = tensor.reshape(tensor.shape[0], -1)
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return norms
 
 
 def pieces(tensor: Tensor) -> Iterator[Tensor]:
@@ -51,10 +55,10 @@ def collected_norms(tensors: Sequence[Tensor]) -> Tensor:
 def _norm(tensor: Tensor) -> Tensor:
     """float64 [n]. Squares of float32 numbers have room enough in float64, so those of pieces just add up."""
     if tensor[0].numel() <= MAX_PIECE_NUMBERS:
-        return row_norms([tensor])[0]
+        return _row_norms(tensor)
     square = torch.zeros(len(tensor), dtype=torch.float64, device=tensor.device)
     for piece in pieces(tensor):
-        square += row_norms([piece])[0].square_()
+        square += _row_norms(piece).square_()
     return square.sqrt_()
 
 

@@ -86,13 +86,16 @@ class GroupStatistics:
         """Masks bool [n] of the hosts that have a gradient, by tensor name; for the host, then for each
         slot."""
         everywhere = torch.ones_like(self._table.stage[:, 0], dtype=torch.bool)
-        present = [dict.fromkeys(self._model.specs(), everywhere)]
-        for slot, modules in enumerate(used):
-            learners = {
-                name: self._pool.learner_mask(slot, module, self._table) for name, module in modules.items()
+        learners = self._pool.learner_masks(self._table)
+        seeds = [
+            {
+                t: learners[module][:, slot]
+                for name, module in modules.items()
+                for t in self._pool.tensors(name)
             }
-            present.append({t: mask for name, mask in learners.items() for t in self._pool.tensors(name)})
-        return present
+            for slot, modules in enumerate(used)
+        ]
+        return [dict.fromkeys(self._model.specs(), everywhere), *seeds]
 
     def summarise(self, used: Used, gradients: Parameters) -> tuple[Tensor, ...]:
         """Norm and health of the gradients: [n] of the host, then [n, S] of the seeds."""
@@ -106,10 +109,12 @@ class GroupStatistics:
             torch.split(norms, sizes),
             torch.split(masks, sizes),
         )
+        learners = self._pool.learner_masks(self._table)
         for slot, (norm, health) in enumerate(seeds):
-            empty = self._pool.empty_learner_mask(slot, self._table) & norm.isnan()
-            norm.masked_fill_(empty, 0.0)
-            health.masked_fill_(empty, 1.0)
+            for module in self._pool.without_tensors(slot):  # their gradient is 0, and healthy
+                empty = learners[module][:, slot] & norm.isnan()
+                norm.masked_fill_(empty, 0.0)
+                health.masked_fill_(empty, 1.0)
         seed_norm, seed_health = (torch.stack(column, dim=1) for column in zip(*seeds, strict=True))
         return host_norm, host_health, seed_norm, seed_health
 

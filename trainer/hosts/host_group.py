@@ -40,7 +40,7 @@ from .masked_validation import MaskedTree, MaskedValidation
 from .model import HostModel
 from .optimizer import HOSTS, SEEDS, make_optimizer, padded_zeros
 from .precision import LossScale, autocast, scaled_sum
-from .seed_pool import SeedPool
+from .seed_pool import DrawTables, SeedPool
 from .slot_plan import Runs, SlotColumns, Topology
 from .validation import Coalitions, Score, Validation
 
@@ -135,6 +135,7 @@ class HostGroup:
         self._totals = _Totals(zeros_n.to(dtype), zeros_n, zeros_n.clone(), zeros_n.bool())
         self._statistics = GroupStatistics(model, pool, table, config.gates, amp)
         self._programs = _Programs(self._forward, self._step, self._summarise, self._imagine)
+        self._draws: DrawTables = []
         self._masked: MaskedPlan | None = None
         if execution.plan == "masked":
             state = self.weights, self.optimizer.momentum
@@ -208,17 +209,20 @@ class HostGroup:
     def _germinate(self, place: Tensor) -> None:
         """Draw the weights of the table's GERMINATED seeds in a round and epoch, int64 [2]."""
         keys = rng.key(self._config.seed, rng.Purpose.SEED, self.envs, *place)
-        for slot in range(len(self._pool.slots)):
-            self._pool.germinate_where_born(self.weights, self.table, slot, rng.fold(keys, slot))
+        slots = torch.arange(len(self._pool.slots), device=keys.device)
+        self._pool.germinate_where_born(
+            self.weights, self.table, rng.fold(keys.unsqueeze(1), slots), self._draws
+        )
 
     def _seed_decay(self, used: list[dict[str, str]]) -> dict[str, Tensor]:
         """[n, P] for each of some modules: of the seeds that learn, so of no frozen one."""
         coefficient = self._config.seeds.weight_decay
         if not coefficient:
             return {}
+        learners = self._pool.learner_masks(self.table)
         return {
             name: coefficient
-            * self._pool.learner_mask(slot, module, self.table).to(self._dtype).unsqueeze(1)
+            * learners[module].narrow(1, slot, 1).to(self._dtype)
             * self._pool.matrix_numbers(name, self.envs.device)
             for slot, modules in enumerate(used)
             for name, module in modules.items()
@@ -392,6 +396,8 @@ class HostGroup:
         scale = {} if self.loss_scale is None else self.loss_scale.state()
         weights, momentum, totals = self.weights, self.optimizer.momentum, vars(self._totals)
         seeds = [weights[name] for name in self._pool.specs()]
+        if self._pool.draws_by_key:
+            self._draws = self._pool.draw_tables(weights, len(self))
         germinate = graphs.wrap(f"the newborn of {name}", self._germinate, changes=lambda: seeds)
         count, budget = self._config.envs.count, self._config.validation.counterfactual_budget
         tree = MaskedTree(len(self), len(self._pool.slots), len(self._pool.kinds), count, budget)

@@ -338,7 +338,7 @@ class Population:
         if is_known_empty(envs):
             return
         for kept, live, rows in self._snapshot_pairs():
-            kept.copy_(torch.where(expand_rows(envs[rows], live), live, kept))
+            torch.where(expand_rows(envs[rows], live), live, kept, out=kept)
 
     @torch.no_grad()
     def restore(self, envs: Tensor) -> None:
@@ -350,7 +350,7 @@ class Population:
             return
         self._failed_env.record(envs, self._position_on_device, self._rows())
         for kept, live, rows in self._snapshot_pairs():
-            live.copy_(torch.where(expand_rows(envs[rows], live), kept, live))
+            torch.where(expand_rows(envs[rows], live), kept, live, out=live)
         for (start, stop), group in zip(self._spans, self.groups, strict=True):
             for momentum in group.optimizer.momentum.values():
                 momentum.masked_fill_(expand_rows(envs[start:stop], momentum), 0.0)

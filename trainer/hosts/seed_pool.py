@@ -20,7 +20,7 @@ from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Stag
 from esper_overwatch.trainer.compute.convolutions import GROUPED, Conv
 from esper_overwatch.trainer.compute.device import upload
 from esper_overwatch.trainer.compute.native_seeds import SeedKinds, run_seeds
-from esper_overwatch.trainer.compute.stacked_ops import Init, Parameters, initialise
+from esper_overwatch.trainer.compute.stacked_ops import DrawTable, Init, Parameters, initialise
 from esper_overwatch.trainer.seeds.blend import gate, gate_specs, gather_rows, graft
 from esper_overwatch.trainer.seeds.image_blueprints import Blueprint, verify
 from esper_overwatch.trainer.seeds.table import SlotTable, is_in
@@ -33,6 +33,11 @@ GATE_MODULE = "gate"
 ALONE_MIN_NUMBERS = 1 << 16
 """Numbers in a seed's activation from which on a CPU gains little by running several at once: seeds are then
 run one by one, which is cheaper than running a single one twice."""
+
+MAX_DRAWN = 1 << 22
+"""Numbers of a group's newborns that are drawn together on a GPU: 32 MiB of random words."""
+DrawTables = list[tuple[list[str], DrawTable]]
+"""Names among the weights, and how they are drawn."""
 
 
 class SeedPool:
@@ -156,16 +161,17 @@ class SeedPool:
             return live & (table.style == Style.GATE)
         return live & (table.blueprint == self._codes[module])
 
-    def learner_mask(self, slot: int, module: str, table: SlotTable) -> Tensor:
-        """bool [n]: owners whose module gets a gradient, so not frozen seeds, nor gates of isolated ones."""
-        learners = self.owner_mask(module, table)[:, slot] & ~table.pruning[:, slot]
-        return learners & is_in(table.stage[:, slot], BLENDED) if module == GATE_MODULE else learners
+    def learner_masks(self, table: SlotTable) -> dict[str, Tensor]:
+        """Masks bool [n, S] by module: owners who get a gradient of it, so not frozen seeds, nor gates of
+        isolated ones."""
+        live = is_in(table.stage, (*ISOLATED, *BLENDED)) & ~table.pruning
+        kinds = {kind: live & (table.blueprint == code) for kind, code in self._codes.items()}
+        gated = is_in(table.stage, BLENDED) & ~table.pruning & (table.style == Style.GATE)
+        return {**kinds, GATE_MODULE: gated}
 
-    def empty_learner_mask(self, slot: int, table: SlotTable) -> Tensor:
-        """bool [n]: seeds that learn and have no tensors; their gradient is 0, and healthy."""
-        empty = [kind.name for kind in self.kinds if not self._count(slot, kind.name)]
-        nobody = torch.zeros_like(table.stage[:, slot], dtype=torch.bool)
-        return torch.stack([nobody, *(self.learner_mask(slot, name, table) for name in empty)]).any(0)
+    def without_tensors(self, slot: int) -> list[str]:
+        """Blueprints that have nothing to train in a slot."""
+        return [kind.name for kind in self.kinds if not self._count(slot, kind.name)]
 
     def parameters(self) -> Tensor:
         """int64 [S, K]: numbers that a seed of each blueprint adds in each slot."""
@@ -194,19 +200,44 @@ class SeedPool:
         return all(kind.draw is None for here in self._kinds for kind in here)
 
     @torch.no_grad()
-    def germinate_where_born(self, weights: Parameters, table: SlotTable, slot: int, keys: Tensor) -> None:
-        """`germinate` of what the table holds, n rows of it; reads nothing of the topology on the host."""
-        born = table.stage[:, slot] == Stage.GERMINATED
-        gate = partial(initialise, self._modules[slot][GATE_MODULE])
-        draws = [
-            (kind.name, table.blueprint[:, slot] == b, partial(kind.newborn, self._channels[slot]))
-            for b, kind in enumerate(self._kinds[slot])
-        ]
-        for module, mine, newborn in (*draws, (GATE_MODULE, table.style[:, slot] == Style.GATE, gate)):
-            if self._count(slot, module):
-                flat = weights[self.name(slot, module)]
-                fresh = [values.reshape(len(keys), -1) for values in newborn(keys, flat.dtype).values()]
-                flat.copy_(torch.where((born & mine).unsqueeze(1), torch.cat(fresh, dim=1), flat))
+    def germinate_where_born(
+        self, weights: Parameters, table: SlotTable, keys: Tensor, draws: DrawTables
+    ) -> None:
+        """`germinate` of all that the table holds; reads nothing of the topology on the host.
+
+        Args:
+            keys: int64 [n, S], of each slot's seed.
+            draws: see `draw_tables`.
+        """
+        born = table.stage == Stage.GERMINATED
+        mine = {kind: born & (table.blueprint == code) for kind, code in self._codes.items()}
+        mine[GATE_MODULE] = born & (table.style == Style.GATE)
+        for names, drawn in draws:
+            counts = [weights[name].shape[1] for name in names]
+            for name, fresh in zip(names, torch.split(drawn.draw(keys), counts, dim=1), strict=True):
+                slot, module = self._places[name]
+                torch.where(mine[module].narrow(1, slot, 1), fresh, weights[name], out=weights[name])
+
+    def draw_tables(self, weights: Parameters, hosts: int) -> DrawTables:
+        """Draws of all modules that have something to train, as many together as `MAX_DRAWN` allows.
+
+        Made once for a group, since a CUDA graph may hold no copy from the host.
+        """
+        parts: list[dict[str, Sequence[Init]]] = [{}]
+        drawn = 0
+        for name, (slot, module) in self._places.items():
+            if not (count := hosts * self._count(slot, module)):
+                continue
+            if drawn and drawn + count > MAX_DRAWN:
+                parts, drawn = [*parts, {}], 0
+            parts[-1][name] = list(self._modules[slot][module].values())
+            drawn += count
+        found: DrawTables = []
+        for part in parts:
+            example = weights[next(iter(part))]
+            table = DrawTable.of([(self._places[name][0], specs) for name, specs in part.items()], example)
+            found.append((list(part), table))
+        return found
 
     @torch.no_grad()
     def zero_unused_rows(self, weights: Parameters, momentum: Parameters, table: SlotTable) -> None:
@@ -239,8 +270,8 @@ class SeedPool:
         h, seen = gather_rows(h, n, segments)
         outputs, strengths = [], []
         for run, x in zip(stacked, seen, strict=True):
-            outputs.append(self._seed_outputs(slot, run, x, weights))
-            strengths.append(self._blend_strength(slot, run, x, weights))
+            outputs.append(self._seed_outputs(slot, run, x.by_seeds, weights))
+            strengths.append(self._blend_strength(slot, run, x.by_gates, weights))
         return graft(h, n, segments, seen, outputs, strengths)
 
     def _seed_kinds(self, slot: int, run: NativeRun, weights: Parameters) -> SeedKinds:

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from esper_overwatch.trainer.compute.pointwise import FusedFormula
 from esper_overwatch.trainer.compute.stacked_ops import (
     Init,
     Parameters,
@@ -33,6 +35,8 @@ from esper_overwatch.trainer.compute.stacked_ops import (
     to_matrices,
     to_rows,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,15 @@ def gate(x: Tensor, parameters: Parameters, *, causal: bool) -> Tensor:
     return torch.sigmoid(score).view(batch, *((height, width) if causal else (1, 1)), k)
 
 
-def gather_rows(h: Tensor, n: int, segments: Sequence[SeedSegment]) -> tuple[Tensor, list[Tensor]]:
+class SeenRows(NamedTuple):
+    """What a segment's seeds see, [B, k*C, H, W], once for each that returns a gradient to it."""
+
+    by_seeds: Tensor
+    by_gates: Tensor
+    by_graft: Tensor
+
+
+def gather_rows(h: Tensor, n: int, segments: Sequence[SeedSegment]) -> tuple[Tensor, list[SeenRows]]:
     """Gather the inputs of a slot's seeds.
 
     Only attached rows return a gradient to the host; for the others it is a constant.
@@ -100,17 +112,21 @@ def gather_rows(h: Tensor, n: int, segments: Sequence[SeedSegment]) -> tuple[Ten
         h: [B, n*C, H, W].
 
     Returns:
-        `h`, to be grafted on, and for each segment [B, k*C, H, W].
+        `h`, to be grafted on, and the rows of each segment.
     """
     host, *seen = _GatherRows.apply(h, n, segments)  # type: ignore[no-untyped-call]
-    return host, seen
+    return host, [SeenRows(*three) for three in _threes(seen)]
+
+
+def _threes(tensors: Sequence[T]) -> list[Sequence[T]]:
+    return [tensors[i : i + 3] for i in range(0, len(tensors), 3)]
 
 
 def graft(
     h: Tensor,
     n: int,
     segments: Sequence[SeedSegment],
-    seen: list[Tensor],
+    seen: list[SeenRows],
     made: list[Tensor],
     strength: list[Tensor],
 ) -> Tensor:
@@ -118,7 +134,7 @@ def graft(
 
     Args:
         h: [B, n*C, H, W], as `gather_rows` returned it.
-        seen: for each segment [B, k*C, H, W], as `gather_rows` returned it.
+        seen: for each segment, as `gather_rows` returned it.
         made: what the seeds made of it.
         strength: for each segment alpha times gate, [1, 1, 1, k], [B, 1, 1, k] or [B, H, W, k]; exactly 0
             where the host is to be untouched.
@@ -126,11 +142,12 @@ def graft(
     Returns:
         [B, n*C, H, W].
     """
+    inputs = [rows.by_graft for rows in seen]
     if not torch.is_grad_enabled():
         host = to_rows(h, n)
-        _put(host, segments, (*seen, *made, *strength))
+        _put(host, segments, (*inputs, *made, *strength))
         return to_channels(host)
-    out: Tensor = _Graft.apply(h, n, segments, *seen, *made, *strength)  # type: ignore[no-untyped-call]
+    out: Tensor = _Graft.apply(h, n, segments, *inputs, *made, *strength)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -140,21 +157,22 @@ class _GatherRows(torch.autograd.Function):
         ctx.n, ctx.segments = n, segments
         ctx.set_materialize_grads(False)
         seen = [to_channels(to_rows(h, n).index_select(3, part.rows)) for part in segments]
-        apart = [x for x, segment in zip(seen, segments, strict=True) if not segment.blended]
+        seen = [alias for x in seen for alias in (x, x.view_as(x), x.view_as(x))]
+        apart = [x for x3, part in zip(_threes(seen), segments, strict=True) if not part.blended for x in x3]
         ctx.mark_non_differentiable(*apart)
         return h.view_as(h), *seen
 
     @staticmethod
     def backward(ctx: Any, to_host: Tensor, *to_seen: Tensor | None) -> tuple[Tensor, None, None]:
         out = None
-        for segment, grad in zip(ctx.segments, to_seen, strict=True):
-            if grad is None:
+        for segment, grads in zip(ctx.segments, _threes(to_seen), strict=True):
+            k, audible = len(segment.rows), segment.audible[: segment.attached].unsqueeze(1)
+            parts = [to_rows(g, k)[..., : segment.attached, :] for g in grads if g is not None]
+            if not parts:
                 continue
             if out is None:
                 out = to_rows(to_host, ctx.n).clone()
-            part = to_rows(grad, len(segment.rows))[..., : segment.attached, :]
-            # 0 times what is not finite is not 0
-            part = part.where(segment.audible[: segment.attached].unsqueeze(1), 0.0)
+            part = AUDIBLE_SUM(*parts, audible)[0] if len(parts) == 3 else _audible_sum(*parts, audible)[0]
             out.index_add_(3, segment.rows[: segment.attached], part.to(out.dtype))
         return to_host if out is None else to_channels(out), None, None
 
@@ -202,9 +220,11 @@ def _put(host: Tensor, segments: Sequence[SeedSegment], tensors: Sequence[Tensor
             if block.isolated is True:
                 continue
             part = slice(block.start, block.stop)
-            by = strength[..., part].unsqueeze(4)
-            change = by * _change(x_rows[..., part, :], s_rows[..., part, :], block.multiply)[0]
-            change = change.masked_fill_(by == 0.0, 0.0)  # 0 times what is not finite is not 0
+            by, here, made = strength[..., part].unsqueeze(4), x_rows[..., part, :], s_rows[..., part, :]
+            if isinstance(block.multiply, Tensor):
+                (change,) = MIXED_CHANGE(by, here, made, block.multiply.unsqueeze(1))
+            else:
+                change = _scaled(by, _change(here, made, multiply=block.multiply)[0])
             host.index_add_(3, block.rows, change.to(host.dtype))
 
 
@@ -214,10 +234,10 @@ def _backward(
     """Gradients of a segment's x, s and strength, from the host's [B, H, W, n, C]."""
     k = strength.shape[3]
     shape = (*grad.shape[:3], k, grad.shape[4])
-    to_strength = torch.zeros_like(strength) if strength.requires_grad else None
     x_rows, s_rows = to_rows(x, k), to_rows(s, k)
     to_x: list[tuple[slice, Tensor]] = []
     to_s: list[tuple[slice, Tensor]] = []
+    to_strength: list[tuple[slice, Tensor]] = []
     for block in segment.blocks:
         part = slice(block.start, block.stop)
         g = grad.index_select(3, block.rows)
@@ -225,19 +245,20 @@ def _backward(
             to_s.append((part, g))
             continue
         here, by = x_rows[..., part, :], strength[..., part].unsqueeze(4)
-        change, tanh, product = _change(here, s_rows[..., part, :], block.multiply)
-        if to_strength is not None:
-            to_strength[..., part] = _row_sums(g * change, strength.shape)
-        plain = None if isinstance(block.multiply, bool) else ~block.multiply.unsqueeze(1)
-        if isinstance(block.isolated, Tensor):  # its x gives nothing back, see `_GatherRows`
-            by = by.masked_fill(block.isolated.unsqueeze(1), 1.0)
-            plain = None if plain is None else plain | block.isolated.unsqueeze(1)
-        scaled = (by * g).masked_fill_(by == 0.0, 0.0)
-        made = _change_gradient(scaled, here, tanh, product, plain)
-        to_x.append((part, made[0]))
-        to_s.append((part, made[1]))
+        made = s_rows[..., part, :]
+        if isinstance(block.multiply, Tensor) and isinstance(block.isolated, Tensor):
+            flags = block.multiply.unsqueeze(1), block.isolated.unsqueeze(1)
+            by_x, by_s, by_strength = MIXED_GRADIENT(g, by, here, made, *flags)
+        else:
+            assert isinstance(block.multiply, bool)
+            by_x, by_s, by_strength = _gradient(g, by, here, made, multiply=block.multiply)
+        if strength.requires_grad:
+            to_strength.append((part, _row_sums(by_strength, strength.shape).unsqueeze(4)))
+        to_x.append((part, by_x))
+        to_s.append((part, by_s))
     seen = to_channels(_joined(to_x, shape)) if segment.blended else None
-    return seen, to_channels(_joined(to_s, shape)), to_strength
+    opening = _joined(to_strength, (*strength.shape, 1)).squeeze(4) if to_strength else None
+    return seen, to_channels(_joined(to_s, shape)), opening
 
 
 def _joined(parts: list[tuple[slice, Tensor]], shape: tuple[int, ...]) -> Tensor:
@@ -260,35 +281,88 @@ def _row_sums(x: Tensor, shape: torch.Size) -> Tensor:
     return channels.sum(4) * (x.shape[1] * x.shape[2])
 
 
-def _change(x: Tensor, s: Tensor, multiply: bool | Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The change at alpha 1: [B, H, W, k, C] like `x` and `s`; and tanh(s - x) and its product with x.
+def _scaled(by: Tensor, x: Tensor) -> Tensor:
+    """by * x; 0 where `by` is, as 0 times what is not finite is not 0."""
+    return (by * x).masked_fill_(by == 0.0, 0.0)
 
-    These are None where no row is multiplied.
-    """
+
+def _change(x: Tensor, s: Tensor, *, multiply: bool) -> tuple[Tensor, Tensor | None]:
+    """The change at alpha 1: [B, H, W, k, C] like `x` and `s`; and tanh(s - x) where rows are multiplied."""
     difference = s - x
-    if multiply is False:
-        return difference, None, None
+    if not multiply:
+        return difference, None
     tanh = torch.tanh(difference)
-    product = tanh * x
-    if isinstance(multiply, Tensor):
-        return torch.where(multiply.unsqueeze(1), product, difference), tanh, product
-    return product, tanh, product
+    return tanh * x, tanh
 
 
-def _change_gradient(
-    g: Tensor, x: Tensor, tanh: Tensor | None, product: Tensor | None, plain: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Gradients of `_change` with respect to x and s.
+def _gradient(
+    g: Tensor, by: Tensor, x: Tensor, s: Tensor, *, multiply: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of by * change with respect to x and s; and that of `by`, to be summed."""
+    change, tanh = _change(x, s, multiply=multiply)
+    scaled = _scaled(by, g)
+    if tanh is None:
+        return -scaled, scaled, g * change
+    to_s = (x - change * tanh).mul_(scaled)
+    return (tanh * scaled).sub_(to_s), to_s, g * change
 
-    Args:
-        tanh, product: what it returned.
-        plain: bool [k, 1], rows that are not multiplied; None where all are.
+
+def _audible_sum(*tensors: Tensor) -> tuple[Tensor]:
+    """The sum of all but the last, bool [k, 1], and 0 where that is false: 0 times NaN is not 0."""
+    *parts, audible = tensors
+    return (reduce(torch.add, parts).where(audible, 0.0),)
+
+
+def _mixed_change(by: Tensor, x: Tensor, s: Tensor, multiply: Tensor) -> tuple[Tensor]:
+    """by * change of rows of which some are multiplied, bool [k, 1]."""
+    return (_scaled(by, torch.where(multiply, _change(x, s, multiply=True)[0], s - x)),)
+
+
+def _mixed_gradient(
+    g: Tensor, by: Tensor, x: Tensor, s: Tensor, multiply: Tensor, isolated: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`_gradient` of rows of which some are multiplied and some isolated, bool [k, 1].
+
+    The seed of an isolated row has the gradient of its output as it is; what goes to its x is not used, see
+    `_GatherRows`.
     """
-    if tanh is None or product is None:
-        return -g, g
-    slope = x - product * tanh
-    if plain is not None:
-        slope.masked_fill_(plain, 1.0)
-        tanh = tanh.masked_fill(plain, 0.0)
-    to_s = slope.mul_(g)
-    return (tanh * g).sub_(to_s), to_s
+    by, multiply = by.masked_fill(isolated, 1.0), multiply & ~isolated
+    added, multiplied = (_gradient(g, by, x, s, multiply=flag) for flag in (False, True))
+    one, two, three = (torch.where(multiply, b, a) for a, b in zip(added, multiplied, strict=True))
+    return one, two, three
+
+
+AUDIBLE_SUM = FusedFormula(
+    """template <typename T> void audible_sum(T a, T b, T c, T audible, T& out) {
+        out = audible != T(0) ? a + b + c : T(0);
+    }""",
+    1,
+    _audible_sum,
+)
+"""See `_audible_sum`, of three."""
+MIXED_CHANGE = FusedFormula(
+    """template <typename T> void mixed_change(T by, T x, T s, T multiply, T& out) {
+        const T difference = s - x;
+        const T change = multiply != T(0) ? ::tanh(difference) * x : difference;
+        out = by == T(0) ? T(0) : by * change;
+    }""",
+    1,
+    _mixed_change,
+)
+"""by * change of rows of which some are multiplied."""
+MIXED_GRADIENT = FusedFormula(
+    """template <typename T> void mixed_gradient(
+        T g, T by, T x, T s, T multiply, T isolated, T& to_x, T& to_s, T& to_by
+    ) {
+        const bool multiplied = multiply != T(0) && isolated == T(0);
+        const T difference = s - x, tanh = multiplied ? ::tanh(difference) : T(0);
+        const T change = multiplied ? tanh * x : difference;
+        const T factor = isolated != T(0) ? T(1) : by, scaled = factor == T(0) ? T(0) : factor * g;
+        to_s = multiplied ? (x - change * tanh) * scaled : scaled;
+        to_x = multiplied ? tanh * scaled - to_s : -scaled;
+        to_by = g * change;
+    }""",
+    3,
+    _mixed_gradient,
+)
+"""Its gradients, see `_mixed_gradient`."""

@@ -14,6 +14,9 @@ from esper_overwatch.trainer.compute.torch_private import assert_on_device
 
 def is_in(stage: Tensor, stages: tuple[Stage, ...]) -> Tensor:
     """bool, whether each stage code is one of `stages`."""
+    first, last = min(stages), max(stages)
+    if len(set(stages)) == last - first + 1:
+        return (stage >= first) & (stage <= last)
     return torch.stack([stage == s for s in stages]).any(0)
 
 

@@ -83,7 +83,7 @@ def plant(population: Population, columns: dict[str, Tensor], round_: int = 1) -
     for slot in range(len(population.slots)):
         for module in [*(kind.name for kind in population.pool.kinds), "gate"]:
             here = population.pool.owner_mask(module, table)[:, slot]
-            learns = population.pool.learner_mask(slot, module, table)
+            learns = population.pool.learner_masks(table)[module][:, slot]
             name = population.pool.name(slot, module)
             weight, momentum = state["weights"][name], state["momentum"][name]
             position += 1

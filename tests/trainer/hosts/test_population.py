@@ -11,6 +11,7 @@ from esper_overwatch.trainer.config.host_options import EnvsConfig
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.config.seed_options import SeedsConfig
 from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.hosts import seed_pool
 from esper_overwatch.trainer.hosts.gradients import DEFAULT_GATES, norm_and_health, row_norms
 from esper_overwatch.trainer.hosts.group_statistics import NUM_PROBED_EXAMPLES
 from esper_overwatch.trainer.hosts.optimizer import ParameterGroup, StackedSGD, padded_zeros
@@ -93,22 +94,26 @@ def test_a_newborn_seed_depends_on_env_slot_round_and_epoch() -> None:
     assert not torch.equal(born([1], 1, 4, 0)[1], weights[1])
 
 
-@pytest.mark.parametrize("slot", [0, 2])
-def test_newborns_of_all_hosts_are_those_drawn_by_rows(slot: int) -> None:
+@pytest.mark.parametrize("together", [1, 1000, seed_pool.MAX_DRAWN])
+def test_newborns_of_all_hosts_are_those_drawn_by_rows(
+    together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seed_pool, "MAX_DRAWN", together)
     made = population(config(6))
     made.begin_episode(1)
     for kind in range(4):
-        germinate(made, [kind], slot, kind, Style.GATE if kind % 2 else Style.ADD)
+        germinate(made, [kind], 2 * (kind // 2), kind, Style.GATE if kind % 2 else Style.ADD)
     group, table = made.groups[0], made.table
-    keys = torch.arange(6) * 977
+    keys = torch.arange(18).view(6, 3) * 977
     found = []
     for masked in (False, True):
         weights = {name: w.detach().clone() for name, w in group.weights.items()}
         if masked:
-            made.pool.germinate_where_born(weights, table, slot, keys)
+            made.pool.germinate_where_born(weights, table, keys, made.pool.draw_tables(weights, 6))
         else:
             topology = Topology.of(table.stage, table.blueprint, table.style)
-            made.pool.germinate(weights, topology, slot, keys)
+            for slot in range(3):
+                made.pool.germinate(weights, topology, slot, keys[:, slot])
         found.append(weights)
     assert any((w[3] != 0).any() for name, w in found[0].items() if name.startswith("r0c"))
     for name, weight in found[0].items():

@@ -1,0 +1,66 @@
+"""What a GPU compiles of the graft, compiled for this machine, computes what torch's operations do."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from esper_overwatch.trainer.compute.pointwise import FusedFormula
+from esper_overwatch.trainer.compute.stacked_ops import PRODUCTS
+from esper_overwatch.trainer.seeds.blend import AUDIBLE_SUM, MIXED_CHANGE, MIXED_GRADIENT
+
+COMPILER = shutil.which("c++")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+
+
+def compiled(formula: FusedFormula, ins: list[Tensor], results: int, folder: Path) -> list[Tensor]:
+    """The results of the formula's code in float64, number by number."""
+    found = re.search(r"void (\w+)\(", formula.code)
+    assert found is not None
+    inputs = ", ".join(f"x[{i}][j]" for i in range(len(ins)))
+    outputs = ", ".join(f"y[{i}][j]" for i in range(results))
+    source = folder / "formula.cpp"
+    source.write_text(
+        f"#include <math.h>\n{formula.code}\n"
+        'extern "C" void run(const double* const* x, double* const* y, long count) {\n'
+        f"    for (long j = 0; j < count; ++j) {found.group(1)}<double>({inputs}, {outputs});\n}}\n"
+    )
+    assert COMPILER is not None
+    library = folder / "formula.so"
+    subprocess.run([COMPILER, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    wide = [x.double().contiguous() for x in torch.broadcast_tensors(*ins)]
+    made = [torch.empty_like(wide[0]) for _ in range(results)]
+    pointers = [(ctypes.c_void_p * len(part))(*(x.data_ptr() for x in part)) for part in (wide, made)]
+    ctypes.CDLL(str(library)).run(*pointers, ctypes.c_long(wide[0].numel()))
+    return made
+
+
+FORMULAS = {"change": MIXED_CHANGE, "gradient": MIXED_GRADIENT, "sum": AUDIBLE_SUM, "products": PRODUCTS}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_code_computes_what_operations_do(name: str, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(3)
+    g, x, s = (torch.randn(2, 3, 3, 8, 4, dtype=torch.float64, generator=generator) for _ in range(3))
+    by = torch.rand(2, 1, 1, 8, 1, dtype=torch.float64, generator=generator)
+    by[..., :3, :] = 0.0
+    s[..., 0, :] = torch.inf  # a seed that reaches nobody, whatever it puts out
+    multiply = torch.arange(8).unsqueeze(1) % 2 == 0
+    isolated = (torch.arange(8) == 1).unsqueeze(1)
+    ins = {
+        "change": [by, x, s, multiply],
+        "gradient": [g, by, x, s, multiply, isolated],
+        "sum": [g, x, s, torch.arange(8).unsqueeze(1) > 2],
+        "products": [g, x, s],
+    }[name]
+    expected = FORMULAS[name].plain(*ins)
+    for one, other in zip(compiled(FORMULAS[name], ins, len(expected), tmp_path), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12, equal_nan=True)
+    assert name == "products" or bool((expected[0][..., 0, :] == 0.0).all())
