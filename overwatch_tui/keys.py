@@ -142,7 +142,7 @@ ACTIONS: tuple[Key, ...] = (
     Key("", "", "axis", "charts: by step (epoch, round), elapsed time, or the clock"),
     Key("", "", "log_axis", "charts: logarithmic or linear axis"),
     Key("", "", "smooth", "charts: smoothing off, 0.6, 0.9"),
-    Key("", "", "overlay", "charts: overlay off, all envs or heads, their quantiles"),
+    Key("", "", "overlay", "charts: overlay off, or all envs or heads"),
     Key("", "", "pin", "pin this chart to your own page, or unpin it"),
     Key("", "", "inspect(-10)", "charts: cursor ten columns to the left"),
     Key("", "", "inspect(10)", "charts: cursor ten columns to the right"),

@@ -62,7 +62,6 @@ class ChartActions(MomentActions):
         words = {
             "off": "charts show one curve",
             "all": "charts show the same number of all envs or heads",
-            "quantiles": "charts show p10, p50 and p90 over all envs or heads",
             "runs": "charts show the runs that are compared, each from its beginning",
         }
         self.say(words[charts.overlay])

@@ -1,9 +1,8 @@
-"""Courses made of other courses: smoothed, and quantiles over many; and one that never changes."""
+"""Courses made of other courses: smoothed, and shifted; and one that never changes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import ceil, floor, log
+from math import ceil, log
 from typing import Protocol
 
 from .time_series import Bucket
@@ -54,37 +53,6 @@ class Smoothed(Course):
             known *= self._weight
             smoothed.append(total / (1.0 - known))
         return smoothed[self._before :]
-
-
-class Quantiles(Course):
-    """Two quantiles (from 0 to 1) and the median of many courses' means, in each bucket that has any."""
-
-    def __init__(self, courses: Sequence[Course], low: float = 0.1, high: float = 0.9) -> None:
-        self._courses = courses
-        self._low = low
-        self._high = high
-
-    def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:
-        """(lower quantile, median, upper quantile) per bucket; None where no course has a value."""
-        columns = self._columns(now, window, count)
-        return [self._bucket(column) if column else None for column in columns]
-
-    def _columns(self, now: int, window: int, count: int) -> list[list[float]]:
-        """For each bucket the sorted means of all courses that have one."""
-        if not self._courses:
-            return [[] for _ in range(count)]
-        means = [course.means(now, window, count) for course in self._courses]
-        return [sorted([mean for mean in column if mean is not None]) for column in zip(*means, strict=True)]
-
-    def _bucket(self, values: list[float]) -> Bucket:
-        return Bucket(quantile(values, self._low), quantile(values, 0.5), quantile(values, self._high))
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """The quantile of ordered values, with linear interpolation between neighbours."""
-    at = share * (len(ordered) - 1)
-    below = ordered[floor(at)]
-    return below + (at - floor(at)) * (ordered[ceil(at)] - below)
 
 
 class Shifted(Course):

@@ -23,7 +23,6 @@ from .anomalies import Anomalies, fold_anomaly
 from .commands import Commands
 from .curves import Curves
 from .escalations import OpenEscalations
-from .incident_history import IncidentHistory
 from .incidents import Incidents
 from .log_entries import LogEntry, log_entry
 from .metric_table import MetricTable
@@ -84,7 +83,6 @@ class State:
     stories: SeedStories = field(default_factory=SeedStories)
     anomalies: Anomalies = field(default_factory=dict)
     incidents: Incidents = field(default_factory=Incidents)
-    incident_history: IncidentHistory = field(default_factory=IncidentHistory)
     commands: Commands = field(default_factory=Commands)
     metrics: MetricTable = field(default_factory=MetricTable)
     """Metrics of a published run."""
@@ -129,7 +127,6 @@ class State:
         handler = HANDLERS.get(type(event.data))
         if handler is not None:
             handler(self, event)
-        self.incident_history.fold(event)
         self.commands.fold(event.data, ts=event.ts)
         self.curves.fold(event)
         row = log_entry(event)
@@ -148,7 +145,6 @@ class State:
         fresh = State(
             ts=self.ts,
             incidents=self.incidents,
-            incident_history=self.incident_history,
             commands=self.commands,
             log=self.log,
             curves=self.curves,
@@ -449,7 +445,6 @@ def fold_late(state: State, events: Sequence[Event]) -> None:
     """
     for event in events:
         state.curves.fold(event)
-        state.incident_history.fold(event)
         if isinstance(event.data, ev.SeedStage | ev.SeedGate | ev.SeedEnded | ev.RunRewound):
             state.stories.note(event)
         elif isinstance(event.data, ev.EpochFinished):

@@ -23,7 +23,6 @@ from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.messages.events import EpochFinished, Incident
 
 from .curves import Curves
-from .incident_history import IncidentHistory
 from .seed_stories import SeedStories
 from .state import State
 from .time_series import SECOND
@@ -197,7 +196,6 @@ class RunTimeline:
             state,
             curves=Curves(),
             log=deque(maxlen=state.log.maxlen),
-            incident_history=IncidentHistory(),
             stories=SeedStories(),
         )
         return Keyframe(bare.frozen_copy(), curves_until, zlib.compress(pickle.dumps(newest), 1))
@@ -215,7 +213,6 @@ class RunTimeline:
         state = keyframe.state.frozen_copy()
         newest = self._newest
         state.curves = newest.curves.cut(keyframe.curves_until)
-        state.incident_history = newest.incident_history.cut(state.ts)
         state.stories = newest.stories.cut(state.numbers, state.ctx.round)
         state.log.extend(pickle.loads(zlib.decompress(keyframe.log)))
         return state

@@ -1,8 +1,6 @@
-"""The selected incident in full, with its advice and the curve of its signal; how many there were by hour."""
+"""The selected incident in full, with its advice and the curve of its signal."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from esper_overwatch.overwatch_tui.model.incidents import IncidentRecord
 from esper_overwatch.overwatch_tui.render.chart_page import draw_charts
@@ -16,7 +14,6 @@ from esper_overwatch.protocol.messages.incidents import is_of_env
 
 LABEL = 11
 """Columns of the names at the left."""
-HOURS = 24
 MIN_CHART_LINES = 5
 _CURVES = {
     "kl_spike": "ppo.approx_kl",
@@ -28,26 +25,6 @@ _CURVES = {
     "slow_update": "ppo.seconds",
     "memory": "memory",
 }
-
-
-def history_lines(inputs: PanelInputs, width: int) -> list[Line]:
-    """Warnings and criticals that began in each hour of the last day, and of which kinds."""
-    history, now = inputs.state.incident_history, inputs.now
-    lines = [Row().put(f" raised by hour, {HOURS}h", "title").line(width)]
-    for severity in ("critical", "warning"):
-        counts = history.by_hour(severity, now, HOURS)
-        row = Row().put(f"   {severity:<{LABEL}}", "dim").put(_bars(inputs, counts), severity)
-        row.put(f"{sum(counts):>6}", severity if sum(counts) else "dim").put("  ")
-        kinds = history.by_kind(severity, now, HOURS)
-        row.put(", ".join(f"{kind} {count}" for kind, count in kinds), "dim")
-        lines.append(row.line(width))
-    return lines
-
-
-def _bars(inputs: PanelInputs, counts: Sequence[int]) -> str:
-    """A column per hour; a dot where there were none."""
-    levels, most = inputs.glyphs.spark, max(counts)
-    return "".join(levels[(len(levels) - 1) * count // most] if count else "." for count in counts)
 
 
 def detail_lines(inputs: PanelInputs, record: IncidentRecord, width: int, height: int) -> list[Line]:

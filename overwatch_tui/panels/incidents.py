@@ -17,7 +17,7 @@ from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import severity_label
 
-from .incident_detail import curve_of, detail_lines, history_lines
+from .incident_detail import curve_of, detail_lines
 
 MIN_DETAIL_LINES = 12
 """Lines left under the list that are worth the selected record's guide."""
@@ -34,9 +34,8 @@ def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """A line per record; in its own view, below, counts by hour and the selected one's guide."""
+    """A line per record; in its own view, below, the selected one's guide."""
     records = listed_incidents(inputs)
-    is_view = inputs.is_alone
     if not records and "incidents" in inputs.view.filters:
         text = inputs.empty_text("incidents", "incident", "")
         return Drawn([Row().put(f" {text}", "dim").line(width)])
@@ -44,22 +43,13 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         fresh = inputs.link.is_current and inputs.state.is_measured
         text = "none since the run was started" if inputs.state.is_measured else "nothing measured yet"
         lines = [Row().put(f" {text}", "ok" if fresh else "dim").line(width)]
-        if is_view:
-            lines = fill_with_charts(inputs, [*lines, EMPTY, *history_lines(inputs, width)], width, height)
-        return Drawn(lines)
-    if not is_view:
-        return _list(inputs, records, width, height)
+        return Drawn(fill_with_charts(inputs, lines, width, height) if inputs.is_alone else lines)
+    listed = _list(inputs, records, width, min(height, len(records)))
     below = height - len(records)
-    # The counts are of all incidents: beside a filtered list they would mislead.
-    counts = [] if "incidents" in inputs.view.filters else [EMPTY, *history_lines(inputs, width)]
-    listed = _list(inputs, records, width, min(height - len(counts), len(records)))
-    if below < MIN_DETAIL_LINES:
-        fill = [EMPTY] * (height - len(listed.lines) - len(counts))
-        return listed._replace(lines=[*listed.lines, *fill, *counts])
-    if below < MIN_DETAIL_LINES + len(counts):
-        counts = []
-    _, *guide = detail(inputs, width, below - len(counts)).lines  # its title is the selected row
-    return listed._replace(lines=[*listed.lines, EMPTY, *guide, *counts][:height])
+    if not inputs.is_alone or below < MIN_DETAIL_LINES:
+        return listed
+    _, *guide = detail(inputs, width, below).lines  # its title is the selected row
+    return listed._replace(lines=[*listed.lines, EMPTY, *guide])
 
 
 def _list(inputs: PanelInputs, records: list[IncidentRecord], width: int, height: int) -> Drawn:

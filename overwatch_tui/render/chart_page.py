@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import log
 
-from esper_overwatch.overwatch_tui.model.courses import Course, Quantiles, Shifted, Smoothed
+from esper_overwatch.overwatch_tui.model.courses import Course, Shifted, Smoothed
 from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 
 from .chart_view import OVER_RUNS
@@ -89,17 +89,10 @@ def _series(inputs: PanelInputs, signal: Signal, family: list[str]) -> list[Seri
     if history is None:
         return []
     found = []
-    if family and view.overlay == "quantiles":
-        band = Quantiles([h for h in map(inputs.course, family) if h is not None])
-        found = [
-            Series("p10 to p90", band, "dim", signal.scale, dot="."),
-            Series("p50", band, "chart3", signal.scale, mark="p50", is_line=True, dot="o"),
-        ]
-    elif family:
-        for other in family:
-            if other != signal.name:
-                mark = mark_of(other) if len(family) <= MAX_MARKED else ""
-                found.append(Series(other, inputs.course(other), "dim", signal.scale, mark, True, "."))
+    for other in family:
+        if other != signal.name:
+            mark = mark_of(other) if len(family) <= MAX_MARKED else ""
+            found.append(Series(other, inputs.course(other), "dim", signal.scale, mark, True, "."))
     mark = mark_of(signal.name) if family else ""
     if not view.smoothing:
         return [*found, Series(signal.label, history, "chart", signal.scale, mark, is_line=bool(family))]

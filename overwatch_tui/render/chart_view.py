@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from esper_overwatch.overwatch_tui.model.curves import ComparedRun, Curves
 
 SMOOTHINGS = (0.0, 0.6, 0.9)
-OVERLAYS = ("off", "all", "quantiles")
+OVERLAYS = ("off", "all")
 OVER_RUNS = "runs"
 """A further overlay, where runs are compared."""
 MAX_PINS = 6

@@ -33,13 +33,11 @@ JOINED_SECONDS = 90
 """So much of the run is known before the first frame that counts."""
 _TO_ROW = re.compile(r"\x1b\[(\d+)(?:;\d+)?H")
 PROFILED_SECONDS = 20
-_OVERLAY = ("colon", *"overlay", "enter")
 VIEW_KEYS = {
     **{view.name: [view.key] for view in PANELS.views},
     "env": ["enter"],
     "env charts": ["enter", "enter"],
-    "charts over all": ["enter", "enter", *_OVERLAY],
-    "charts of quantiles": ["enter", "enter", *_OVERLAY, *_OVERLAY],
+    "charts over all": ["enter", "enter", "colon", *"overlay", "enter"],
     "drift charts": ["4", "tab", "enter"],
     "policy charts": ["3", "enter"],
     "system charts": ["5", "enter", "enter"],

@@ -314,7 +314,6 @@ FRAMES: dict[str, Callable[[], PanelInputs]] = {
     "published-image": lambda: _published_row("shot", has_colour=True),
     "published-image-without-colour": lambda: _published_row("shot"),
     "overlay-envs": lambda: _charts("accuracy/7", "drift/env07", overlay="all"),
-    "overlay-quantiles": lambda: _charts("accuracy/7", "return/7", overlay="quantiles", smoothing=0.6),
     "compared": _compared,
     "log-axis": lambda: _charts("norm/env07", is_log=True),
     "pinned": _pinned,

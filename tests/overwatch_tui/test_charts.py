@@ -147,20 +147,17 @@ async def test_axis_smoothing_and_overlay_are_said_and_drawn() -> None:
         await do(pilot, "smooth", "log_axis", "overlay")
         assert shown(app, "box-pins") != pictures[0]
         assert "nothing to lay it over" in shown(app, "box-pins"), "there is one policy"
-        await do(pilot, "overlay", "overlay")
+        await do(pilot, "overlay")
         assert shown(app, "box-pins") == pictures[0]
 
 
 @pytest.mark.slow
-def test_an_overlay_draws_all_envs_or_their_quantiles() -> None:
+def test_an_overlay_draws_all_envs() -> None:
     alone = page_of("accuracy/7")
     every = page_of("accuracy/7", overlay="all")
-    band = page_of("accuracy/7", overlay="quantiles")
     assert "over 16" in every
     assert sum(str(env) in every for env in range(16)) == 16, "each has its number"
-    assert "p50" in band
-    assert "7" in band
-    assert len({alone, every, band}) == 3
+    assert alone != every
     heads = page_of("entropy.slot", overlay="all")
     assert "over 8" in heads
     many = page_of("accuracy/7", overlay="all", envs=64, width=200, height=60)

@@ -207,8 +207,8 @@ async def test_runs_are_told_by_letter_colour_and_value() -> None:
         text = shown(app, "box-pins")
         assert "since begin" in text
         assert "".join(line[7:] for line in text.splitlines()[3:-1]).count("b") > 5
-        await do(pilot, "overlay", "overlay", "overlay")
-        assert "over quantiles" in shown(app, "box-pins")
+        await do(pilot, "overlay", "overlay")
+        assert "over all" in shown(app, "box-pins")
         await do(pilot, "overlay")
         assert "over runs" in shown(app, "box-pins")
 

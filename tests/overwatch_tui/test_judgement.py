@@ -287,9 +287,6 @@ async def test_opened_incident_says_what_to_try() -> None:
     app = app_of(session([*events(rounds=1), *_exploding(3)]))
     async with app.run_test(size=LARGE) as pilot:
         await press(pilot, "2")
-        text = shown(app, "box-incidents")
-        assert "raised by hour, 24h" in text
-        assert re.search(r"critical +\.{23}█ +1  gradient_exploding 1", text)
         await press(pilot, "n")
         guide = ANOMALY_GUIDES["gradient_exploding"]
         text = shown(app, "box-incidents")

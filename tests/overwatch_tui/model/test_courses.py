@@ -1,18 +1,13 @@
-"""Smoothed courses and quantiles over courses, against plain float arithmetic."""
+"""Smoothed courses, against plain float arithmetic."""
 
 from __future__ import annotations
 
 import random
-import statistics
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from esper_overwatch.overwatch_tui.model.courses import Quantiles, Smoothed, quantile
+from esper_overwatch.overwatch_tui.model.courses import Smoothed
 from esper_overwatch.overwatch_tui.model.time_series import SECOND, History
-
-VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40)
 
 
 def walk(seed: int, count: int = 300) -> History:
@@ -20,35 +15,6 @@ def walk(seed: int, count: int = 300) -> History:
     for i in range(count):
         history.add(i * SECOND, draw.uniform(-1, 1))
     return history
-
-
-@given(VALUES)
-def test_quantiles_interpolate_as_the_standard_library_does(values: list[float]) -> None:
-    expected = statistics.quantiles(values, n=10, method="inclusive")
-    for share, reference in zip([i / 10 for i in range(1, 10)], expected, strict=True):
-        assert quantile(sorted(values), share) == pytest.approx(reference, rel=1e-9, abs=1e-6)
-
-
-def test_a_band_holds_the_quantiles_of_each_bucket() -> None:
-    courses = [walk(seed) for seed in range(9)]
-    drawn = Quantiles(courses).buckets(299 * SECOND, 60 * SECOND, 12)
-    for i, bucket in enumerate(drawn):
-        means = [course.buckets(299 * SECOND, 60 * SECOND, 12)[i] for course in courses]
-        known = [mean.mean for mean in means if mean is not None]
-        tenths = statistics.quantiles(known, n=10, method="inclusive")
-        assert bucket is not None
-        assert bucket == pytest.approx((tenths[0], statistics.median(known), tenths[8]))
-
-
-def test_a_band_leaves_out_who_has_no_value() -> None:
-    late = History()
-    late.add(50 * SECOND, 5.0)
-    early = walk(1, 40)
-    drawn = Quantiles([early, late]).buckets(59 * SECOND, 60 * SECOND, 6)
-    assert drawn[5] == (5.0, 5.0, 5.0)
-    assert drawn[0] is not None
-    assert drawn[4] is None
-    assert Quantiles([]).buckets(0, SECOND, 3) == [None, None, None]
 
 
 @pytest.mark.parametrize("weight", [0.6, 0.9])
