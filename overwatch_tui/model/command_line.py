@@ -33,8 +33,6 @@ _NO_COMMANDS: Mapping[str, TypedCommand] = {}
 class CommandLineError(EsperError):
     """A line that cannot be understood."""
 
-    exit_code = 2
-
 
 class Parsed(NamedTuple):
     """A parsed command line."""
@@ -62,7 +60,8 @@ class Parameter(NamedTuple):
 
     @property
     def is_text(self) -> bool:
-        return self.kind is str or _names_words(self.kind)
+        values = typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else (0,)
+        return self.kind is str or all(isinstance(each, str) for each in values)
 
     @property
     def usage(self) -> str:
@@ -222,14 +221,11 @@ def _assigned(command: str, words: Sequence[str], names: Sequence[str]) -> dict[
         if not (equals and key in names):
             left = [name for name in names if name not in texts]
             if not left:
-                raise CommandLineError(f"{command} takes {_count(len(names))}; {word} is one too many")
+                takes = {0: "no value", 1: "1 value"}.get(len(names), f"{len(names)} values")
+                raise CommandLineError(f"{command} takes {takes}; {word} is one too many")
             key, text = left[0], word
         texts[key] = text
     return texts
-
-
-def _count(number: int) -> str:
-    return {0: "no value", 1: "1 value"}.get(number, f"{number} values")
 
 
 def _value(parameter: Parameter, text: str) -> Any:
@@ -254,10 +250,6 @@ def _literals(kind: Any) -> tuple[str, ...]:
     if kind is bool:
         return ("true", "false")
     return ()
-
-
-def _names_words(kind: Any) -> bool:
-    return typing.get_origin(kind) is Literal and all(isinstance(v, str) for v in typing.get_args(kind))
 
 
 def _shown(value: Any) -> str:

@@ -35,8 +35,6 @@ _TERM = re.compile(r"(?P<turned>-?)(?:(?P<field>[A-Za-z_][\w./]*)(?P<sign><=|>=|
 class FilterError(EsperError):
     """A filter that cannot be understood."""
 
-    exit_code = 2
-
 
 class Term(NamedTuple):
     """One condition."""

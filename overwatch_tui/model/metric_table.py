@@ -38,8 +38,6 @@ class MetricTable:
     """The newest of each name."""
     step: int | None = None
     """The newest."""
-    num_logs: int = 0
-    """Events `scalar` received."""
 
     def copy(self) -> MetricTable:
         copied: dict[str, Any] = {
@@ -66,7 +64,6 @@ class MetricTable:
                 _keep(self.texts, event.name, event)
 
     def _fold_scalars(self, event: Scalars) -> None:
-        self.num_logs += 1
         self.step = event.step
         for name, value in event.values.items():
             old = self.statistics.get(name)

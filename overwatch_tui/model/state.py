@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any
 
 from esper_overwatch.protocol.codec.json_lines import Event, Unknown
@@ -31,7 +32,7 @@ from .source_drift import SourceDrift, fold_drift
 
 MAX_LOG_ENTRIES = 2000
 MAX_ENVS = 4096
-_COMMANDS_WITH_KEYS = ("escalate", "profile", "pause", "checkpoint", "stop")
+_COMMANDS_WITH_KEYS = frozenset(("escalate", "profile", "pause", "checkpoint", "stop"))
 
 
 @dataclass
@@ -199,11 +200,8 @@ class State:
 
     @property
     def missing_commands(self) -> frozenset[str]:
-        """Commands with a key that the run lacks; `call` stands for those that a loop has registered."""
-        if not self.is_published:
-            return frozenset(("call",))
-        missing = frozenset(_COMMANDS_WITH_KEYS) - self.loop_commands.keys()
-        return missing if self.loop_commands else missing | {"call"}
+        """Commands with a key that the run lacks."""
+        return _COMMANDS_WITH_KEYS - self.loop_commands.keys() if self.is_published else frozenset()
 
     @property
     def is_measured(self) -> bool:
@@ -267,27 +265,13 @@ def _named(names: list[str] | tuple[str, ...], code: int) -> str:
 
 
 _Handler = Callable[[State, Event], None]
-HANDLERS: dict[type, _Handler] = {}
-"""Handlers by the class of the event."""
 
 
-def _on(event: type) -> Callable[[_Handler], _Handler]:
-    """Enter a function as the handler of an event."""
-
-    def enter(handler: _Handler) -> _Handler:
-        HANDLERS[event] = handler
-        return handler
-
-    return enter
-
-
-@_on(ev.RunConfigured)
 def _run_config(state: State, event: Event) -> None:
     if state.run is not None:
         state.run = replace(state.run, config=event.data.config)
 
 
-@_on(ev.RunStarted)
 def _run_started(state: State, event: Event) -> None:
     if state.run is not None and state.run.boot != event.data.boot:
         state.anomalies.clear()
@@ -302,18 +286,6 @@ def _run_started(state: State, event: Event) -> None:
         state.rounds_done = max(state.rounds_done, event.data.resumed_round)
 
 
-@_on(ev.RunStateChanged)
-def _run_state(state: State, event: Event) -> None:
-    state.run_state = event.data.state
-
-
-@_on(ev.RunStopped)
-def _run_stopped(state: State, event: Event) -> None:
-    state.stopped = event.data
-    state.run_state = event.data.final_state
-
-
-@_on(ev.RoundStarted)
 def _round_started(state: State, event: Event) -> None:
     state.rounds_planned = event.data.rounds
     state.previous_epoch = None
@@ -321,7 +293,6 @@ def _round_started(state: State, event: Event) -> None:
     state.gates.clear()
 
 
-@_on(ev.RoundFinished)
 def _round_finished(state: State, event: Event) -> None:
     data: ev.RoundFinished = event.data
     state.seed_counts.finish_round(event.ctx.round, data.germinated)
@@ -329,18 +300,11 @@ def _round_finished(state: State, event: Event) -> None:
     state.rounds_done = max(state.rounds_done, event.ctx.round)
 
 
-@_on(ev.EpisodeFinished)
 def _episode_finished(state: State, event: Event) -> None:
     if event.ctx.env is not None:
         state.episodes[event.ctx.env] = event.ctx.round, event.data
 
 
-@_on(ev.EvaluationFinished)
-def _evaluation_finished(state: State, event: Event) -> None:
-    state.evaluations[event.data.policy] = event.ctx.round, event.data
-
-
-@_on(ev.EpochFinished)
 def _epoch(state: State, event: Event) -> None:
     data: ev.EpochFinished = event.data
     state.seed_counts.epoch(event, state.slots)
@@ -357,19 +321,16 @@ def _epoch(state: State, event: Event) -> None:
             state.best_accuracy[env] = max(state.best_accuracy[env], accuracy)
 
 
-@_on(ev.Drift)
 def _drift(state: State, event: Event) -> None:
     fold_drift(state.drift, event.data)
     state.drift_limits |= event.data.limits
 
 
-@_on(ev.SystemSample)
 def _system(state: State, event: Event) -> None:
     if event.ctx.rank == 0:
         state.system, state.system_ts = event.data, event.ts
 
 
-@_on(ev.SeedStage)
 def _seed_stage(state: State, event: Event) -> None:
     data: ev.SeedStage = event.data
     state.seed_counts.stage(event)
@@ -378,51 +339,61 @@ def _seed_stage(state: State, event: Event) -> None:
         state.gates.pop((event.ctx.env, data.slot), None)
 
 
-@_on(ev.SeedEnded)
 def _seed_ended(state: State, event: Event) -> None:
     state.seed_counts.end(event)
     state.stories.note(event)
 
 
-@_on(ev.RunRewound)
 def _rewound(state: State, event: Event) -> None:
     state.seed_counts.rewind(event.data)
     state.stories.note(event)
 
 
-@_on(ev.SeedGate)
 def _gate(state: State, event: Event) -> None:
     state.stories.note(event)
     if event.ctx.env is not None:
         state.gates[event.ctx.env, event.data.slot] = event.data
 
 
-@_on(ev.RankEpoch)
-def _rank(state: State, event: Event) -> None:
-    state.rank_seconds = {**state.rank_seconds, event.ctx.rank: event.data.seconds}
-
-
-@_on(ev.ProfilerFinished)
 def _profiler_finished(state: State, event: Event) -> None:
     state.profiling, state.profile = None, event.data
 
 
 def _keep(**fields: str) -> _Handler:
-    """A handler that keeps the newest event: its `data`, `ts` or `ctx`, each in the field of that name."""
+    """A handler that sets fields of the state to parts of the event, such as `data`, `ts` or `data.state`."""
 
     def keep(state: State, event: Event) -> None:
-        for part, name in fields.items():
-            setattr(state, name, getattr(event, part))
+        for name, part in fields.items():
+            setattr(state, name, attrgetter(part)(event))
 
     return keep
 
 
-HANDLERS |= {
-    ev.PPOUpdate: _keep(data="ppo", ts="ppo_ts"),
-    ev.TelemetryStride: _keep(data="stride"),
-    ev.LayerStatistics: _keep(data="layers", ctx="layers_ctx"),
-    ev.ProfilerStarted: _keep(data="profiling"),
-    ev.ShapleyComputed: _keep(data="shapley", ctx="shapley_ctx"),
+HANDLERS: dict[type, _Handler] = {
+    ev.RunConfigured: _run_config,
+    ev.RunStarted: _run_started,
+    ev.RunStateChanged: _keep(run_state="data.state"),
+    ev.RunStopped: _keep(stopped="data", run_state="data.final_state"),
+    ev.RunRewound: _rewound,
+    ev.RoundStarted: _round_started,
+    ev.RoundFinished: _round_finished,
+    ev.EpisodeFinished: _episode_finished,
+    ev.EvaluationFinished: lambda state, event: state.evaluations.update(
+        {event.data.policy: (event.ctx.round, event.data)}
+    ),
+    ev.EpochFinished: _epoch,
+    ev.RankEpoch: lambda state, event: state.rank_seconds.update({event.ctx.rank: event.data.seconds}),
+    ev.Drift: _drift,
+    ev.SystemSample: _system,
+    ev.SeedStage: _seed_stage,
+    ev.SeedEnded: _seed_ended,
+    ev.SeedGate: _gate,
+    ev.PPOUpdate: _keep(ppo="data", ppo_ts="ts"),
+    ev.TelemetryStride: _keep(stride="data"),
+    ev.LayerStatistics: _keep(layers="data", layers_ctx="ctx"),
+    ev.ProfilerStarted: _keep(profiling="data"),
+    ev.ProfilerFinished: _profiler_finished,
+    ev.ShapleyComputed: _keep(shapley="data", shapley_ctx="ctx"),
     ev.Anomaly: lambda state, event: fold_anomaly(state.anomalies, event.data, ts=event.ts),
     ev.Incident: lambda state, event: state.incidents.fold(event.data),
     ev.AnomalyAcknowledged: lambda state, event: state.incidents.fold_acknowledged(event.data, event.ts),
@@ -433,6 +404,7 @@ HANDLERS |= {
         lambda state, event: state.metrics.fold(event.data),
     ),
 }
+"""Handlers by the class of the event."""
 
 _OPEN = (ev.Anomaly, ev.Incident, ev.AnomalyAcknowledged, ev.AnomalyMuted, ev.TelemetryLevel)
 """What `rejoin` drops and a snapshot brings again."""

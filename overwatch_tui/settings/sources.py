@@ -39,8 +39,6 @@ class Settings:
     """The file, which need not exist."""
     chosen: dict[str, Chosen] = field(default_factory=_defaults)
     keys: tuple[Key, ...] = ACTIONS
-    remapped: tuple[str, ...] = ()
-    """Names of the actions whose keys the file chooses."""
 
     def __getitem__(self, name: str) -> SettingValue:
         return self.chosen[name].value
@@ -74,7 +72,7 @@ def read_settings(
         if name == KEYS_TABLE:
             if not isinstance(value, dict):
                 raise BadSetting(f"{made.path}: keys must be a table: [keys]")
-            made.keys, made.remapped = remap_keys(value, str(made.path)), tuple(value)
+            made.keys = remap_keys(value, str(made.path))
             continue
         setting = SETTINGS.get(name)
         if setting is None:

@@ -198,11 +198,6 @@ class Backfill:
             if not other.done and other.floor == stretch.floor and other.reach.stream == stretch.reach.stream:
                 other.before = min(other.before, stretch.before)
 
-    @property
-    def is_done(self) -> bool:
-        """True once everything has been asked for."""
-        return not self._is_joining and self._asked is None and all(each.done for each in self._stretches)
-
 
 def decoded(lines: Iterable[bytes]) -> Iterator[Event]:
     """The events of lines; what is none is passed over."""
