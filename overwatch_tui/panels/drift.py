@@ -79,15 +79,11 @@ def _line(inputs: PanelInputs, source: str, width: int, *, selected: bool) -> Li
     severity = _severity(inputs, source)
     room = width - row.width - 8
     if room >= 5:
-        curve = inputs.sparkline(f"drift/{source}", room, low=0.0, high=_curve_maximum(inputs))
+        highest = max(inputs.state.drift_limits.values(), default=1.0)  # one scale: small drift looks small
+        curve = inputs.sparkline(f"drift/{source}", room, low=0.0, high=highest)
         row.put(" ").put(curve, severity or "chart").put(" ")
     row.put(severity_label(severity) if severity else "", severity or "dim")
     return row.line(width, selected=selected)
-
-
-def _curve_maximum(inputs: PanelInputs) -> float:
-    """Upper end of the curves: one scale for all, so that small drift looks small."""
-    return max(inputs.state.drift_limits.values(), default=1.0)
 
 
 def _footer(inputs: PanelInputs, width: int) -> list[Line]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import combinations
 
 from esper_overwatch.overwatch_tui.model.anomalies import env_source
@@ -33,7 +34,6 @@ from esper_overwatch.overwatch_tui.render.seed_row import (
     seed_row,
 )
 from esper_overwatch.overwatch_tui.render.theme import severity_mark
-from esper_overwatch.protocol.messages.events import EpisodeFinished
 
 from .incident_detail import cause, fact_lines
 
@@ -169,9 +169,7 @@ def _reward(inputs: PanelInputs, env: int, width: int) -> list[Line]:
     row = Row().put(" reward ", "dim").put(format_number(at_or_none(epoch.reward, env), "+.3f"), "bold")
     row.put(" =", "dim")
     terms = {name: at_or_none(column, env) for name, column in epoch.reward_components.items()}
-    for name, value in sorted_terms(terms):
-        row.put(f"  {name} ", "dim").put(format_number(value, "+.3f"))
-    return [row.line(width)]
+    return [_put_terms(row, terms).line(width)]
 
 
 def _episode(inputs: PanelInputs, env: int, width: int) -> list[Line]:
@@ -187,15 +185,17 @@ def _episode(inputs: PanelInputs, env: int, width: int) -> list[Line]:
         row.put(f"  {stage.lower()} {count}", "dim")
     if episode.rollbacks:
         row.put(f"  rollbacks {episode.rollbacks}", "warning")
-    return [row.line(width), *_paid(episode, width)]
+    lines = [row.line(width)]
+    if episode.reward_components:
+        lines.append(_put_terms(Row().put("   of which ", "dim"), episode.reward_components).line(width))
+    return lines
 
 
-def _paid(episode: EpisodeFinished, width: int) -> list[Line]:
-    """Components of an episode's return."""
-    row = Row().put("   of which ", "dim")
-    for name, value in sorted_terms(episode.reward_components):
+def _put_terms(row: Row, terms: Mapping[str, float | None]) -> Row:
+    """Put what a sum is made of."""
+    for name, value in sorted_terms(terms):
         row.put(f"  {name} ", "dim").put(format_number(value, "+.3f"))
-    return [row.line(width)] if episode.reward_components else []
+    return row
 
 
 def _shapley(inputs: PanelInputs, env: int, width: int) -> list[Line]:

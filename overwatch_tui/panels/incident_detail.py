@@ -35,7 +35,10 @@ def detail_lines(inputs: PanelInputs, record: IncidentRecord, width: int, height
     lines = [row.line(width)]
     for name, text in (*_facts(inputs, record), *_advice(record)):
         lines += fact_lines(name, text, width)
-    return [*lines, *_chart(inputs, record, width, height - len(lines) - 1)]
+    name, room = curve_of(record), height - len(lines) - 1
+    if inputs.history(name) is not None and room >= MIN_CHART_LINES:
+        lines += [EMPTY, *draw_charts(inputs, [name], width, room)]
+    return lines
 
 
 def _facts(inputs: PanelInputs, record: IncidentRecord) -> list[tuple[str, str]]:
@@ -43,11 +46,12 @@ def _facts(inputs: PanelInputs, record: IncidentRecord) -> list[tuple[str, str]]
     kinds = sorted(data.kinds.items(), key=lambda pair: -pair[1])
     figures = [f"{data.source} {format_number(data.value, '.4g')}"] if data.value is not None else []
     figures += [f"limit {format_number(data.threshold, '.4g')}"] if data.threshold is not None else []
+    since = f"{format_clock(data.since)}  ({format_duration(inputs.seconds_since(data.since))} ago)"
     return [
         *cause(record),
         ("signals", ", ".join(f"{title_of(kind)} {count}" for kind, count in kinds)),
         *([("worst", ", ".join(figures))] if figures else []),
-        ("since", _when(inputs, data.since) + (f", over {format_clock(data.over)}" if data.over else "")),
+        ("since", f"{since}, over {format_clock(data.over)}" if data.over else since),
         ("state", state_words(record, inputs.now)),
         *_seen_by(record, inputs.now),
     ]
@@ -80,17 +84,6 @@ def _advice(record: IncidentRecord) -> list[tuple[str, str]]:
 
 def fact_lines(name: str, text: str, width: int) -> list[Line]:
     return wrapped(text, width, label=f"   {name}", column=3 + LABEL)
-
-
-def _chart(inputs: PanelInputs, record: IncidentRecord, width: int, room: int) -> list[Line]:
-    name = curve_of(record)
-    if inputs.history(name) is None or room < MIN_CHART_LINES:
-        return []
-    return [EMPTY, *draw_charts(inputs, [name], width, room)]
-
-
-def _when(inputs: PanelInputs, ts: int) -> str:
-    return f"{format_clock(ts)}  ({format_duration(inputs.seconds_since(ts))} ago)"
 
 
 def _seen_by(record: IncidentRecord, now: int) -> list[tuple[str, str]]:

@@ -7,13 +7,19 @@ from collections.abc import Sequence
 from esper_overwatch.overwatch_tui.render.chart_page import (
     comparison_head,
     draw_charts,
-    empty_page,
     page_head,
 )
+from esper_overwatch.overwatch_tui.render.lines import Row
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 TITLE = "PINNED CHARTS"
+EMPTY_PINS = (
+    "no chart is pinned yet",
+    "",
+    ":pin on a row pins its chart, Enter on it opens it alone.",
+    "A page has up to 6, and keeps them for the next time.",
+)
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -24,7 +30,8 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         head += comparison_head(inputs, width, height)
         return Drawn([*head, *draw_charts(inputs, view.names, width, height - len(head))])
     if not view.pins:
-        return Drawn(fill_with_charts(inputs, empty_page(width), width, height))
+        said = [Row().to(max(0, (width - len(t)) // 2)).put(t, "dim").line(width) for t in EMPTY_PINS]
+        return Drawn(fill_with_charts(inputs, said, width, height))
     selected = charts(inputs)[0] if len(view.pins) > 1 else None
     head = [page_head(inputs, TITLE, width), *comparison_head(inputs, width, height)]
     charts_ = draw_charts(inputs, view.pins, width, height - len(head), selected=selected)

@@ -216,7 +216,12 @@ def score_lines(inputs: PanelInputs, width: int) -> list[Line]:
     for name, tally in sorted(totals.items()):
         row = _total(inputs, name, tally)
         for slot in fitting:
-            _cell(row, by_slot.get((name, slot)))
+            if (cell := by_slot.get((name, slot))) is None:
+                row.put("--", "faint", _CELL, ">")
+                continue
+            row.put(f"{cell.germinated}/{cell.fossilized}/{cell.pruned}", "", _CELL - 7, ">")
+            worth = cell.mean_contribution
+            row.put(format_points(worth), contribution_style(worth), 7, ">")
         lines.append(row.line(width))
     return lines
 
@@ -228,16 +233,6 @@ def _total(inputs: PanelInputs, name: str, tally: SeedCount) -> Row:
     row.put(format_points(worth), contribution_style(worth), 8, ">").put(" ")
     ended = tally.fossilized + tally.pruned
     return row.add(gauge(tally.fossilized / ended if ended else None, _GAUGE, inputs.glyphs, "fossilized"))
-
-
-def _cell(row: Row, tally: SeedCount | None) -> None:
-    if tally is None:
-        row.put("--", "faint", _CELL, ">")
-        return
-    counts = f"{tally.germinated}/{tally.fossilized}/{tally.pruned}"
-    row.put(counts, "", _CELL - 7, ">")
-    worth = tally.mean_contribution
-    row.put(format_points(worth), contribution_style(worth), 7, ">")
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -258,12 +253,10 @@ def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
         {**_fields_of(inputs, env, slot), "round": state.epoch_ctx.round, "ended": None}
         for env, slot in living(inputs)
     ]
-    return found + [_record_of_ended(story) for story in ended(inputs)]
-
-
-def _record_of_ended(story: SeedStory) -> dict[str, FieldValue]:
-    more = {"round": story.round, "ended": story.end_epoch, "born": story.born_epoch, "by": story.by}
-    return {**_fields_of_ended(story), **more, "parameters": story.parameters}
+    for story in ended(inputs):
+        more = {"round": story.round, "ended": story.end_epoch, "born": story.born_epoch, "by": story.by}
+        found.append({**_fields_of_ended(story), **more, "parameters": story.parameters})
+    return found
 
 
 RENDERER = Renderer(

@@ -227,16 +227,3 @@ def comparison_head(inputs: PanelInputs, width: int, height: int) -> list[Line]:
     own = ComparedRun("a", name, view.begin, inputs.own_curves, config)
     words = f"by {inputs.axis.unit}" if inputs.axis.is_by_step else "since begin"
     return comparison_lines([own, *view.runs], width, label=words, height=height // 3, first=view.names)
-
-
-EMPTY_PINS = (
-    "no chart is pinned yet",
-    "",
-    ":pin on a row pins its chart, Enter on it opens it alone.",
-    "A page has up to 6, and keeps them for the next time.",
-)
-
-
-def empty_page(width: int) -> list[Line]:
-    """Text of the operator's own page before anything is pinned."""
-    return [Row().to(max(0, (width - len(t)) // 2)).put(t, "dim").line(width) for t in EMPTY_PINS]
