@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.render.export import self_contained
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
-from esper_overwatch.overwatch_tui.screens.screenshot import self_contained
 from esper_overwatch.overwatch_tui.session import Session
 from esper_overwatch.overwatch_tui.source.replay import ReplayFeed
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE

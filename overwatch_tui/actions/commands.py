@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.screens.box import ConfirmScreen
+from esper_overwatch.overwatch_tui.screens.input_line import InputLine
 
 from .base import PaintedApp
 
@@ -116,8 +118,6 @@ class CommandActions(PaintedApp):
         return False
 
     def _confirm(self, question: Question) -> None:
-        from esper_overwatch.overwatch_tui.screens.box import ConfirmScreen
-
         if not self.can_send(question.method, self.session.feed.run_id):
             return
         if question.method == "stop":
@@ -147,8 +147,6 @@ class CommandActions(PaintedApp):
 
     def ask_name(self, params: dict[str, Any]) -> None:
         """Ask for the run's name, then send `stop`."""
-        from esper_overwatch.overwatch_tui.screens.input_line import InputLine
-
         name, run_id = self.session.link.name or "", self.session.feed.run_id
         about = f"STOP the run? A checkpoint is saved first where it can. Type its name, {name}, and Enter"
 

@@ -6,15 +6,21 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from esper_overwatch.overwatch_tui.render.export import (
+    ChartRecorder,
+    Record,
+    as_csv,
+    as_json,
+    as_svg,
+    as_text,
+    curve_records,
+    self_contained,
+)
 from esper_overwatch.overwatch_tui.render.lines import Line, plain
 from esper_overwatch.overwatch_tui.render.panel import PanelInputs
 
 from .moves import MoveActions
-
-if TYPE_CHECKING:
-    from esper_overwatch.overwatch_tui.render.export import Record
 
 MIN_WIDTH = 180
 """Columns of a drawing: no column of a table is left out for want of room."""
@@ -28,8 +34,6 @@ class ExportActions(MoveActions):
 
     def action_export(self, *suffixes: str) -> None:
         """Write the panel that moves act on into the working folder, a file for each suffix."""
-        from esper_overwatch.overwatch_tui.render.export import ChartRecorder, curve_records
-
         name = "pins" if self.session.view.charts.names else self._panel()
         has_colour = self.session.view.has_colour and "svg" in suffixes
         view = replace(self.session.view, scroll={}, has_colour=has_colour)
@@ -57,9 +61,6 @@ class ExportActions(MoveActions):
 
     def _write(self, file: str, name: str, records: Sequence[Record], lines: Sequence[Line]) -> str:
         """Write the file of a panel; returns its path, or the reason why it was not written."""
-        from esper_overwatch.overwatch_tui.render.export import as_csv, as_json, as_svg, as_text
-        from esper_overwatch.overwatch_tui.screens.screenshot import self_contained
-
         suffix = file.rpartition(".")[2]
         if suffix in ("csv", "json") and not records:
             return f"{name} has neither rows nor curves to write as {suffix.upper()}: take text or SVG"
@@ -78,8 +79,6 @@ class ExportActions(MoveActions):
             return f"not written: {file}: {error.strerror}"
 
     def action_write_screen(self) -> None:
-        from esper_overwatch.overwatch_tui.screens.screenshot import self_contained
-
         width, height = self.size
         stem = f"esper-{self._run_name()}-{time.strftime('%Y%m%d-%H%M%S')}"
         svg = self.export_screenshot(title=f"esper-tui {self.session.link.name or ''}")

@@ -18,7 +18,11 @@ from esper_overwatch.overwatch_tui.model.command_line import (
     read_loop_commands,
 )
 from esper_overwatch.overwatch_tui.panels.field_help import FIELD_HELP, LEGEND
+from esper_overwatch.overwatch_tui.screens.input_line import type_filter
+from esper_overwatch.overwatch_tui.screens.page import AnswerScreen
+from esper_overwatch.overwatch_tui.screens.palette import PaletteRow, PaletteScreen
 from esper_overwatch.overwatch_tui.settings.table import DEFAULT, SETTINGS, BadSetting, format_value
+from esper_overwatch.overwatch_tui.source.state_files import HistoryFile
 from esper_overwatch.protocol.client.items import RequestOutcome
 from esper_overwatch.protocol.client.stack_profile import SAMPLES_PER_SECOND, StackProfile
 from esper_overwatch.protocol.codec.readable import format_result
@@ -36,14 +40,10 @@ class LineActions(DisplayActions, CommandActions):
     """Filters, and the palette of all that can be done."""
 
     def on_mount(self) -> None:
-        from esper_overwatch.overwatch_tui.source.state_files import HistoryFile
-
         self.session.view.is_new = not HistoryFile().lines()
 
     def action_filter(self) -> None:
         """Type the filter of the list that moves act on; an empty one shows all."""
-        from esper_overwatch.overwatch_tui.screens.input_line import type_filter
-
         panel = self._panel()
         fields = self.panels[panel].fields(self.body)
         if not fields:
@@ -63,9 +63,6 @@ class LineActions(DisplayActions, CommandActions):
         self._open_palette("", is_help=True)
 
     def _open_palette(self, text: str, *, is_help: bool) -> None:
-        from esper_overwatch.overwatch_tui.screens.palette import PaletteRow, PaletteScreen
-        from esper_overwatch.overwatch_tui.source.state_files import HistoryFile
-
         history, run_id, view = HistoryFile(), self.session.feed.run_id, self.session.view
         loop = {} if view.read_only else read_loop_commands(self.session.state.loop_commands)
         actions = {key.name: key for key in self._actions()}
@@ -214,8 +211,6 @@ class LineActions(DisplayActions, CommandActions):
             self.send_command(parsed.method, parsed.params)
 
     def _show_answer(self, text: str, reply: RequestOutcome) -> None:
-        from esper_overwatch.overwatch_tui.screens.page import AnswerScreen
-
         if reply.error is not None:
             self.show_message(clean_text(f"{text}: {reply.error}"))
         else:
@@ -224,8 +219,6 @@ class LineActions(DisplayActions, CommandActions):
 
     def _watch_stacks(self, text: str, run_id: str | None) -> None:
         """Ask again and again what the run's threads do, then show the shares."""
-        from esper_overwatch.overwatch_tui.screens.page import AnswerScreen
-
         profile, begun = StackProfile(), time.monotonic()
         self.show_message(f"{text}: looking for {STACK_SECONDS:.0f} s")
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from textual.events import Click, MouseEvent, MouseScrollDown, MouseScrollUp
+
 from esper_overwatch.overwatch_tui.render.env_rows import ENV_ORDERS
+from esper_overwatch.overwatch_tui.render.layout import Box
 from esper_overwatch.overwatch_tui.render.lines import Line, plain
-from esper_overwatch.overwatch_tui.screens.main import MainScreen
 
 from .moves import MoveActions
 
@@ -21,20 +23,36 @@ SORTS_BY_HEADING = {heading: order for order, (heading, _, _) in ENV_ORDERS.item
 class MouseActions(MoveActions):
     """Clicks and the wheel."""
 
-    async def on_main_screen_clicked(self, message: MainScreen.Clicked) -> None:
+    def on_click(self, event: Click) -> None:
         """Show a tab's view, press a key of the footer, sort by a heading, select a row or open it."""
-        if message.box == "views":
-            self._click_tab(plain(message.line), message.x)
-        elif message.box == "keys":
-            await self._click_hint(message.line, message.x)
-        elif message.box in self.panels:
-            self._click_panel(message.box, message.x, message.y, plain(message.line))
+        box = self._box_under(event)
+        if box is None:
+            return
+        x, y = event.screen_x - box.x, event.screen_y - box.y
+        line = self._main.line_of(box, y)
+        if box.name == "views":
+            self._click_tab(plain(line), x)
+        elif box.name == "keys":
+            self._click_hint(line, x)
+        elif box.name in self.panels:
+            self._click_panel(box.name, x, y, plain(line))
         self.paint()
 
-    def on_main_screen_scrolled(self, message: MainScreen.Scrolled) -> None:
-        if message.box in self.panels:
-            self._focus(message.box)
-            self.action_move(message.by * WHEEL_ROWS)
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        self._scroll(event, WHEEL_ROWS)
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        self._scroll(event, -WHEEL_ROWS)
+
+    def _scroll(self, event: MouseEvent, by: int) -> None:
+        box = self._box_under(event)
+        if box is not None and box.name in self.panels:
+            self._focus(box.name)
+            self.action_move(by)
+
+    def _box_under(self, event: MouseEvent) -> Box | None:
+        """The box of the main screen; None where another screen is above it."""
+        return self._main.box_at(event.screen_x, event.screen_y) if self.screen is self._main else None
 
     def _click_tab(self, line: str, x: int) -> None:
         """Show the view of the tab that begins at or before the column."""
@@ -42,7 +60,7 @@ class MouseActions(MoveActions):
         if before:
             self.action_digit(int(before[-1]))
 
-    async def _click_hint(self, line: Line, x: int) -> None:
+    def _click_hint(self, line: Line, x: int) -> None:
         """Press the key whose name or hint is at the column."""
         at, last = 0, ""
         for text, style in line:

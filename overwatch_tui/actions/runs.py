@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from textual.timer import Timer
 
 from esper_overwatch.overwatch_tui.model.curves import metric_curve
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.screens.runs import RunsScreen
 from esper_overwatch.overwatch_tui.session import Session
 from esper_overwatch.overwatch_tui.source.compared_runs import ComparedRuns, open_compared
 from esper_overwatch.overwatch_tui.source.feed import Feed, NoFeed
@@ -18,9 +18,6 @@ from esper_overwatch.overwatch_tui.start import RunChoice
 from esper_overwatch.protocol.errors import EsperError
 
 from .base import PaintedApp
-
-if TYPE_CHECKING:
-    from esper_overwatch.overwatch_tui.screens.runs import RunsScreen
 
 FETCH_SECONDS = 0.2
 COMPARE_SECONDS = 0.1
@@ -54,8 +51,6 @@ class RunActions(PaintedApp):
 
     def action_runs(self) -> None:
         """Show the list above the run that is watched."""
-        from esper_overwatch.overwatch_tui.screens.runs import RunsScreen
-
         view, watched = self.choice.view, self.session.view
         view.glyphs, view.read_only, view.message = watched.glyphs, self.choice.read_only, ""
         is_open = not isinstance(self.session.feed, NoFeed)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from esper_overwatch.protocol.codec.json_lines import Event, Unknown
 from esper_overwatch.protocol.journal.seed_counts import SeedCounts
@@ -21,6 +21,7 @@ from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, UPDATE_SIGN
 from esper_overwatch.protocol.messages.vocabulary import WITH_SEED, Stage
 
 from .anomalies import Anomalies, fold_anomaly
+from .columns import zip_columns
 from .commands import Commands
 from .curves import Curves
 from .escalations import OpenEscalations
@@ -28,11 +29,21 @@ from .incidents import Incidents
 from .log_entries import LogEntry, log_entry
 from .metric_table import MetricTable
 from .seed_stories import SeedStories
-from .source_drift import SourceDrift, fold_drift
 
 MAX_LOG_ENTRIES = 2000
 MAX_ENVS = 4096
 _COMMANDS_WITH_KEYS = frozenset(("escalate", "profile", "pause", "checkpoint", "stop"))
+
+
+class SourceDrift(NamedTuple):
+    """Gradient drift of one source."""
+
+    norm: float | None
+    norm_ema: float | None
+    norm_drift: float | None
+    health: float | None
+    health_ema: float | None
+    health_drift: float | None
 
 
 @dataclass
@@ -322,7 +333,15 @@ def _epoch(state: State, event: Event) -> None:
 
 
 def _drift(state: State, event: Event) -> None:
-    fold_drift(state.drift, event.data)
+    """What an event of the same kind (envs or policy) no longer names was not measured."""
+    data: ev.Drift = event.data
+    measured = set(data.source)
+    of_envs = {source.startswith("env") for source in measured}
+    for source in [s for s in state.drift if s not in measured and s.startswith("env") in of_envs]:
+        del state.drift[source]
+    columns = (data.norm, data.norm_ema, data.norm_drift, data.health, data.health_ema, data.health_drift)
+    for source, *values in zip_columns(data.source, *columns):
+        state.drift[source] = SourceDrift(*values)
     state.drift_limits |= event.data.limits
 
 

@@ -204,21 +204,18 @@ class History:
         dt = max(window // count, 1)
         first = now // dt - count + 1
         lows, highs = array("f", [nan]) * count, array("f", [nan]) * count
-        totals = [0.0] * count
-        counts = [0] * count
         for ring, begin, stop in self._parts(first, dt):
             for i in range(begin, stop):
                 at = max(ring.index[i] * ring.dt // dt - first, 0)
                 if at >= count:
                     break
-                lows[at] = ring.low[i] if counts[at] == 0 else min(lows[at], ring.low[i])
-                highs[at] = ring.high[i] if counts[at] == 0 else max(highs[at], ring.high[i])
-                totals[at] += ring.total[i]
-                counts[at] += ring.count[i]
-        out: list[Bucket | None] = [
-            Bucket(lows[i], totals[i] / counts[i], highs[i]) if counts[i] else None for i in range(count)
+                lows[at] = ring.low[i] if lows[at] != lows[at] else min(lows[at], ring.low[i])
+                highs[at] = ring.high[i] if highs[at] != highs[at] else max(highs[at], ring.high[i])
+        columns = zip(lows, self.means(now, window, count), highs, strict=True)
+        return [
+            None if mean is None else Bucket(mean, mean, mean) if low != low else Bucket(low, mean, high)
+            for low, mean, high in columns
         ]
-        return _hold(out)
 
     def means(self, now: int, window: int, count: int) -> list[float | None]:
         """The means of `buckets`, in a third of its time."""
@@ -264,20 +261,3 @@ def _hold_means(totals: list[float], counts: list[int]) -> list[float | None]:
         end -= 1
     means[end:] = [None] * (len(counts) - end)
     return means
-
-
-def _hold(buckets: list[Bucket | None]) -> list[Bucket | None]:
-    """Fill holes between measurements with the mean of the one before."""
-    end = len(buckets)
-    while end and buckets[end - 1] is None:
-        end -= 1
-    before: Bucket | None = None
-    for i in range(end):
-        bucket = buckets[i]
-        if bucket is not None:
-            before = bucket
-        elif before is not None:
-            if not before.low == before.mean == before.high:
-                before = Bucket(before.mean, before.mean, before.mean)
-            buckets[i] = before
-    return buckets

@@ -16,18 +16,8 @@ from . import env as env_panel
 
 def _record(inputs: PanelInputs, env: int, action: str) -> dict[str, FieldValue]:
     """What was decided in an env, and the likeliest other operation."""
-    made = decision(inputs.state, env)
-    if made is None:
-        return {"env": env, "action": action}
-    return {
-        "env": env,
-        "action": action,
-        "sure": made.sure,
-        "op": made.of_op,
-        "value": made.value,
-        "else": made.other,
-        "else_share": made.other_share,
-    }
+    names, made = ("sure", "op", "value", "else", "else_share"), decision(inputs.state, env)
+    return {"env": env, "action": action, **(dict(zip(names, made, strict=True)) if made else {})}
 
 
 def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:

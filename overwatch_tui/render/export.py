@@ -1,10 +1,11 @@
-"""Exports: rows and curves as CSV or JSON, a drawing as text or SVG."""
+"""Exports: rows and curves as CSV or JSON, a drawing as text or SVG that needs nothing from the network."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +27,14 @@ from .plot import Series
 from .theme import Theme
 
 Record = Mapping[str, FieldValue]
+FONTS = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+GREY, NIGHT, WHITE = "#292929", "#0e1218", "#ffffff"
+"""Rich's background, and those of dark and light themes."""
+PALE, INK = "#c5c8c6", "#1a1a1a"
+"""Rich's plain text, and that of light themes."""
+
+_FONT_FACE = re.compile(r"@font-face\s*\{[^}]*\}\s*")
+_FAMILY = re.compile(r"font-family:\s*Fira Code[^;]*;")
 MAX_COMPUTED = 300
 """Buckets of a curve that is computed of others."""
 
@@ -112,3 +121,11 @@ def as_svg(lines: Sequence[Line], theme: Theme, title: str) -> str:
             text.append(part, theme.style(style))
         console.print(text)
     return console.export_svg(title=title)
+
+
+def self_contained(svg: str, *, is_light: bool = False) -> str:
+    """Use fonts that the reader has, and the background that the theme is made for."""
+    svg = _FAMILY.sub(f"font-family: {FONTS};", _FONT_FACE.sub("", svg))
+    if is_light:
+        return svg.replace(GREY, WHITE).replace(PALE, INK)
+    return svg.replace(GREY, NIGHT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from textual.binding import Binding
-from textual.events import Click, Key, MouseScrollDown, MouseScrollUp
+from textual.events import Key
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region, Size
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.message import Message
@@ -48,22 +48,6 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
 
         key: str
 
-    @dataclass
-    class Clicked(Message):
-        """A box was clicked, at a column and a line of it, its title included."""
-
-        box: str
-        x: int
-        y: int
-        line: Line
-
-    @dataclass
-    class Scrolled(Message):
-        """The wheel was turned over a box: +1 down, -1 up."""
-
-        box: str
-        by: int
-
     AUTO_FOCUS = ""
     first_lines = (2, 1)
     last_lines = (0, -2, -1)
@@ -86,29 +70,16 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
         if event.key not in self.active_bindings:
             self.post_message(self.UnknownKey(event.key))
 
-    def on_click(self, event: Click) -> None:
-        box = self._box_at(event.screen_x, event.screen_y)
-        if box is not None:
-            x, y = event.screen_x - box.x, event.screen_y - box.y
-            lines = self._panels[box.name].lines
-            self.post_message(self.Clicked(box.name, x, y, lines[y] if y < len(lines) else EMPTY))
-
-    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
-        self._scrolled(event, 1)
-
-    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
-        self._scrolled(event, -1)
-
-    def _scrolled(self, event: MouseScrollDown | MouseScrollUp, by: int) -> None:
-        box = self._box_at(event.screen_x, event.screen_y)
-        if box is not None:
-            self.post_message(self.Scrolled(box.name, by))
-
-    def _box_at(self, x: int, y: int) -> Box | None:
+    def box_at(self, x: int, y: int) -> Box | None:
         for box in self._boxes:
             if box.x <= x < box.x + box.width and box.y <= y < box.y + box.height:
                 return box
         return None
+
+    def line_of(self, box: Box, y: int) -> Line:
+        """What a line of a box shows, its title included."""
+        lines = self._panels[box.name].lines
+        return lines[y] if y < len(lines) else EMPTY
 
     def rank(self, y: int) -> tuple[int, int]:
         importance, place = super().rank(y)

@@ -164,6 +164,7 @@ class RunsScreen(Screen[None], inherit_bindings=False):
 
     def on_click(self, event: Click) -> None:
         """The first click on a row selects it, one on the selected row opens it."""
+        event.stop()
         inputs = self._inputs()
         key = key_at(inputs, event.screen_y)
         rows = keys(inputs)
