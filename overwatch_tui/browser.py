@@ -94,17 +94,16 @@ class PageServer(Server):
     @web.middleware
     async def _admit(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Open web sockets to who has the token; the page itself tells nobody anything."""
-        if not is_loopback(request.host) or not _same_origin(request):
+        here = f"http://{request.host}"
+        if not is_loopback(request.host) or request.headers.get("Origin", here) != here:
             return web.Response(status=403, text="esper-tui answers at its loopback address only\n")
-        if request.path == "/ws" and not self._knows(request.query.get("token", "")):
+        token = request.query.get("token", "").encode()
+        if request.path == "/ws" and not hmac.compare_digest(token, self._token.encode()):
             return web.Response(status=403, text="open the address that esper-tui --serve printed\n")
         answer = await handler(request)
         if not answer.prepared:
             answer.headers.update(HEADERS)
         return answer
-
-    def _knows(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self._token.encode())
 
     async def handle_index(self, request: web.Request) -> web.Response:
         """The page, with addresses as this browser sees them: ssh may forward another port."""
@@ -126,11 +125,6 @@ class PageServer(Server):
     def run(self) -> None:
         logging.getLogger("textual-serve").setLevel(logging.WARNING)
         web.run_app(self._make_app(), sock=self._listener, print=None, access_log=None)
-
-
-def _same_origin(request: web.Request) -> bool:
-    origin = request.headers.get("Origin")
-    return origin is None or origin == f"http://{request.host}"
 
 
 def is_loopback(host: str) -> bool:

@@ -162,7 +162,11 @@ def main(
         from .watch import WatchOptions, print_once, watch
 
         has_colour = not (no_color or os.environ.get("NO_COLOR"))
-        compared = _compared_addresses([name or "", *others], ssh) if others else []
+        # Of the machine of --ssh, where their names do not say another one.
+        compared = [
+            each if is_remote_address(each) or not ssh else ssh_address_of(ssh[0], each)
+            for each in ([name or "", *others] if others else [])
+        ]
         options = WatchOptions(compared, ssh, address, remote_command, thin, replay, speed, has_colour)
         if once:
             print_once(options, settings, after_round=after_round or 0, as_json=as_json)
@@ -193,11 +197,6 @@ def _check_usage(
         raise click.UsageError("several --ssh are for the list of runs: leave out NAME and --once")
     if others and any(one.startswith("tcp://") for one in (name or "", *others)):
         raise click.UsageError("runs are compared from their files: leave out tcp://, write ssh://HOST/RUN")
-
-
-def _compared_addresses(names: Sequence[str], ssh: Sequence[str]) -> list[str]:
-    """The runs that are compared: of the machine of `--ssh`, where their names do not say another one."""
-    return [name if is_remote_address(name) or not ssh else ssh_address_of(ssh[0], name) for name in names]
 
 
 def _serve(port: int, *, once: bool) -> None:

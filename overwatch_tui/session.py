@@ -67,7 +67,8 @@ class Session:
         """Take in what has come; returns the number of events."""
         came: list[int] = []
         self._move_cursor()
-        for item in () if self._is_rewound else self.feed.drain():
+        is_rewound = isinstance(self.cursor, RecordedCursor) and self.cursor.is_seeking
+        for item in () if is_rewound else self.feed.drain():
             if isinstance(item, Event):
                 self.cursor.fold(self.state, item)
                 if self.backfill is not None:
@@ -136,11 +137,6 @@ class Session:
             return Mirror(feed.journal)
         is_thin = isinstance(feed, LiveFeed) and feed.is_thin
         return WireMirror(self.ask, 256 << 10, 8 << 10) if is_thin else WireMirror(self.ask)
-
-    @property
-    def _is_rewound(self) -> bool:
-        """True while the feed is on its way to another moment."""
-        return isinstance(self.cursor, RecordedCursor) and self.cursor.is_seeking
 
     def show_cursor(self) -> None:
         """Show in the header where the time cursor stands."""

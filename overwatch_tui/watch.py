@@ -71,19 +71,16 @@ def _recording(replay: str | None, speed: float) -> Feed | None:
     return None if replay is None else ReplayFeed(journal_of(replay), speed)
 
 
-def _open_once(options: WatchOptions) -> Feed:
-    """The run that is named; no screen shows how a recording is fetched, so it is waited for."""
-    with closing(make_run_list(options.ssh, daemon=options.daemon, thin=options.thin)) as runs:
-        feed = open_named(options.address, runs, daemon=options.daemon, thin=options.thin)
-    return feed.wait() if isinstance(feed, FetchFeed) else feed
-
-
 def print_once(options: WatchOptions, settings: Settings, *, after_round: int, as_json: bool) -> None:
     """Print one screen, or with `as_json` its values; see `Session.wait` and `open_named` for the errors."""
     if options.compared:
         _print_comparison(options, as_json=as_json)
         return
-    feed = _recording(options.replay, math.inf) or _open_once(options)
+    feed = _recording(options.replay, math.inf)
+    if feed is None:
+        with closing(make_run_list(options.ssh, daemon=options.daemon, thin=options.thin)) as runs:
+            feed = open_named(options.address, runs, daemon=options.daemon, thin=options.thin)
+    feed = feed.wait() if isinstance(feed, FetchFeed) else feed  # no screen shows how it is fetched
     with closing(Session(feed, _first_view(settings))) as session:
         if not session.wait(after_round=after_round):
             click.echo("esper-tui: no epoch to show so far", err=True)
@@ -159,7 +156,7 @@ def _run_app(
             back = choice.opened or (address if is_remote_address(address) else link.name)
             click.echo(clean_text(f"run {link.name} continues; watch it again with: esper-tui {back}"))
             _tell_lease(app.session)
-        elif link.is_dead:
+        elif link.advice:
             click.echo(clean_text(link_text(link)))
     finally:
         app.session.close()

@@ -104,13 +104,9 @@ class PaintedApp(App[None]):
             super()._display(screen, renderable)
         question = self.pace.ask()
         if question and self._driver is not None:
-            self._write_uncounted(question)
-
-    def _write_uncounted(self, data: str) -> None:
-        assert self._driver is not None
-        self.pace.note_sent(-len(data))
-        self._driver.write(data)
-        self._driver.flush()
+            self.pace.note_sent(-len(question))  # `ask` has counted it
+            self._driver.write(question)
+            self._driver.flush()
 
     def erase_below(self) -> None:
         """Blank the panels at once; they are sent line by line after it."""
@@ -254,13 +250,6 @@ class PaintedApp(App[None]):
     def body(self) -> PanelInputs:
         """Inputs of the panels at the moment of the time cursor."""
         return self.session.shown_inputs()
-
-    def title_lines(self, name: str) -> int:
-        """Lines of a panel's own title on the screen: 0 or 1."""
-        width, height = self.size
-        return next(
-            (int(box.has_title) for box in self.screen_layout(width, height).boxes if box.name == name), 0
-        )
 
     def show_message(self, message: str) -> None:
         """Show a message in the footer for a few seconds."""

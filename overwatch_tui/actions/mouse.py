@@ -31,11 +31,13 @@ class MouseActions(MoveActions):
         x, y = event.screen_x - box.x, event.screen_y - box.y
         line = self._main.line_of(box, y)
         if box.name == "views":
-            self._click_tab(plain(line), x)
+            before = [found[1] for found in _TAB.finditer(plain(line)) if found.start() - 1 <= x]
+            if before:
+                self.action_digit(int(before[-1]))
         elif box.name == "keys":
             self._click_hint(line, x)
         elif box.name in self.panels:
-            self._click_panel(box.name, x, y, plain(line))
+            self._click_panel(box.name, x, y - box.has_title, plain(line))
         self.paint()
 
     def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
@@ -54,12 +56,6 @@ class MouseActions(MoveActions):
         """The box of the main screen; None where another screen is above it."""
         return self._main.box_at(event.screen_x, event.screen_y) if self.screen is self._main else None
 
-    def _click_tab(self, line: str, x: int) -> None:
-        """Show the view of the tab that begins at or before the column."""
-        before = [found[1] for found in _TAB.finditer(line) if found.start() - 1 <= x]
-        if before:
-            self.action_digit(int(before[-1]))
-
     def _click_hint(self, line: Line, x: int) -> None:
         """Press the key whose name or hint is at the column."""
         at, last = 0, ""
@@ -73,7 +69,7 @@ class MouseActions(MoveActions):
             self.simulate_key(names[last])
 
     def _click_panel(self, name: str, x: int, y: int, line: str) -> None:
-        """Open a row that is selected; select another one."""
+        """Open a row that is selected; select another one; `y` counts from below the title."""
         view = self.session.view
         was_focused = self._panel() == name
         self._focus(name)
@@ -83,10 +79,9 @@ class MouseActions(MoveActions):
             return
         rows = self.panels[name].keys(self.body)
         scroll = view.scroll.get(name)
-        title = self.title_lines(name)
-        if scroll is None or view.detail or y < title + scroll.top:
+        if scroll is None or view.detail or y < scroll.top:
             return
-        at = scroll.start + y - title - scroll.top
+        at = scroll.start + y - scroll.top
         if at < min(len(rows), scroll.start + scroll.height):
             is_selected = was_focused and view.selected_index(name, rows) == at
             view.select(name, rows[at])

@@ -54,17 +54,13 @@ class RunActions(PaintedApp):
         view, watched = self.choice.view, self.session.view
         view.glyphs, view.read_only, view.message = watched.glyphs, self.choice.read_only, ""
         is_open = not isinstance(self.session.feed, NoFeed)
-        self._select_watched()
+        for machine, run in self.choice.runs.entries:
+            if run.id == self.session.feed.run_id:
+                view.selected["runs"] = machine.host, run.id
         self._list = RunsScreen(
             self.choice.runs, self.palette, view, self._open, self._compare, is_something_open=is_open
         )
         self.push_screen(self._list, lambda _: self.call_next(self.paint))
-
-    def _select_watched(self) -> None:
-        """Select the run that is watched in the list."""
-        for machine, run in self.choice.runs.entries:
-            if run.id == self.session.feed.run_id:
-                self.choice.view.selected["runs"] = machine.host, run.id
 
     def _open(self, machine: MachineRuns, run: ListedRun) -> None:
         if run.id == self.session.feed.run_id and run.live and self.session.link.state == "live":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from esper_overwatch.overwatch_tui.render.chart_page import fill_with_charts
 from esper_overwatch.overwatch_tui.render.format import format_bytes, format_number
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, wrapped
-from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 _LABEL = 11

@@ -8,9 +8,9 @@ from functools import partial
 
 from esper_overwatch.overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
+from esper_overwatch.overwatch_tui.render.chart_page import fill_with_charts
 from esper_overwatch.overwatch_tui.render.format import format_clock, format_duration
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
-from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 from .log import entry_line
@@ -41,7 +41,9 @@ def keys(inputs: PanelInputs) -> Sequence[Hashable]:
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A table of commands."""
     commands = _rows(inputs)
-    by = _by_width(commands, width)
+    # Of who sent a command; 0 where neither that nor what became of it fits.
+    longest = max([4, *(len(command.by) for command in commands)])
+    by = min(24, longest, width - 66) if width >= 76 else 0
     titles = "    #  WHEN      COMMAND                  STATE       RTT"
     lines = [Row().put(titles, "dim").put(f"  {'BY':<{by}} WHAT" if by else "", "dim").line(width)]
     if not commands:
@@ -56,12 +58,6 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         found = [EMPTY, *_in_full(commands[at], width)]
         lines += found if height - len(lines) > len(found) else []
     return Drawn(fill_with_charts(inputs, lines, width, height), scroll)
-
-
-def _by_width(commands: Sequence[TrackedCommand], width: int) -> int:
-    """Columns of who sent a command; 0 where neither that nor what became of it fits."""
-    longest = max([4, *(len(command.by) for command in commands)])
-    return min(24, longest, width - 66) if width >= 76 else 0
 
 
 def _line(inputs: PanelInputs, command: TrackedCommand, width: int, by: int, *, selected: bool) -> Line:

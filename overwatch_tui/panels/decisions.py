@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
+from esper_overwatch.overwatch_tui.render.chart_page import fill_with_charts
 from esper_overwatch.overwatch_tui.render.env_rows import decision, sorted_rows
 from esper_overwatch.overwatch_tui.render.format import format_share
 from esper_overwatch.overwatch_tui.render.lines import Line, Row
-from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 from . import env as env_panel

@@ -9,7 +9,7 @@ from itertools import combinations
 from esper_overwatch.overwatch_tui.model.anomalies import env_source
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.log_entries import LogEntry
-from esper_overwatch.overwatch_tui.render.chart_page import draw_charts
+from esper_overwatch.overwatch_tui.render.chart_page import draw_charts, fill_with_charts
 from esper_overwatch.overwatch_tui.render.env_rows import EnvRow, decision, env_row, num_copies, slot_cells
 from esper_overwatch.overwatch_tui.render.event_text import event_text
 from esper_overwatch.overwatch_tui.render.format import (
@@ -22,13 +22,12 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_share,
     sorted_terms,
 )
-from esper_overwatch.overwatch_tui.render.gate_words import gate_verdict
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, width_of
-from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.seed_row import (
     MIN_BAR_WIDTH,
     contribution_style,
+    gate_verdict,
     seed_cells,
     seed_header,
     seed_row,

@@ -27,7 +27,7 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_percent,
     format_points,
 )
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, StyledText
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import Glyphs, severity_mark
 from esper_overwatch.protocol.messages.vocabulary import SEVERITY_RANK
@@ -223,7 +223,7 @@ class _Table:
         row.put(glyphs.cursor if selected else " ", "focus").put(f"{env.env:02d}", "bold", self._digits, ">")
         row.put(" ").put(env.status, env.severity or ("dim" if env.status == "--" else "ok"), 8)
         row.put(format_percent(env.accuracy), "", 6, ">")
-        row.put(_trend(env.change, glyphs), _trend_style(env.change))
+        row.put(*_trend(env.change, glyphs))
         if self._gain:
             row.put(format_points(env.change), "dim", self._gain - 1, ">")
         row.put(format_number(env.total, "+.2f"), "", 7, ">").put(format_compact(env.gradient, 6), "", 7, ">")
@@ -265,14 +265,12 @@ class _Table:
         return row.line(self._width)
 
 
-def _trend(change: float | None, glyphs: Glyphs) -> str:
+def _trend(change: float | None, glyphs: Glyphs) -> StyledText:
     if change is None or change != change:
-        return " "
-    return glyphs.up if change > 0.0005 else glyphs.down if change < -0.0005 else glyphs.flat
-
-
-def _trend_style(change: float | None) -> str:
-    return "ok" if (change or 0) > 0.0005 else "pruned" if (change or 0) < -0.0005 else "faint"
+        return " ", "faint"
+    if abs(change) <= 0.0005:
+        return glyphs.flat, "faint"
+    return (glyphs.up, "ok") if change > 0 else (glyphs.down, "pruned")
 
 
 RENDERER = Renderer(

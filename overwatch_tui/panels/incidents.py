@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.model.incidents import IncidentRecord
+from esper_overwatch.overwatch_tui.render.chart_page import fill_with_charts
 from esper_overwatch.overwatch_tui.render.format import format_duration
 from esper_overwatch.overwatch_tui.render.incident_rows import (
     INCIDENT_FIELDS,
@@ -13,7 +14,6 @@ from esper_overwatch.overwatch_tui.render.incident_rows import (
     selected_incident,
 )
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, cut_text
-from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import severity_label
 

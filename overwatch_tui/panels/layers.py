@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
+from esper_overwatch.overwatch_tui.render.chart_page import fill_with_charts
 from esper_overwatch.overwatch_tui.render.format import format_compact, format_number, rank_of
 from esper_overwatch.overwatch_tui.render.lines import Line, Row
-from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import severity_mark
 

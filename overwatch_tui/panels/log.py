@@ -10,10 +10,10 @@ import msgspec
 
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.model.log_entries import LogEntry
+from esper_overwatch.overwatch_tui.render.chart_page import fill_with_charts, overview_curves
 from esper_overwatch.overwatch_tui.render.event_text import event_text
 from esper_overwatch.overwatch_tui.render.format import format_clock
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, wrapped
-from esper_overwatch.overwatch_tui.render.overview import fill_with_charts, overview_curves
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import severity_mark
 from esper_overwatch.overwatch_tui.render.view_state import Scroll

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from esper_overwatch.overwatch_tui.render.chart_page import (
     comparison_head,
     draw_charts,
+    fill_with_charts,
     page_head,
 )
 from esper_overwatch.overwatch_tui.render.lines import Row
-from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 TITLE = "PINNED CHARTS"

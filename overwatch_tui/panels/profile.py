@@ -7,9 +7,9 @@ from pathlib import PurePosixPath
 from shlex import quote
 from typing import Any
 
+from esper_overwatch.overwatch_tui.render.chart_page import fill_with_charts
 from esper_overwatch.overwatch_tui.render.format import format_bytes, format_count, format_number, rank_of
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, wrapped
-from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.protocol.messages.events import ProfilerFinished
 

@@ -14,11 +14,10 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_number,
     format_points,
 )
-from esper_overwatch.overwatch_tui.render.gate_words import gate_verdict
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside
 from esper_overwatch.overwatch_tui.render.panel import PanelInputs
 from esper_overwatch.overwatch_tui.render.plot import Series, chart
-from esper_overwatch.overwatch_tui.render.seed_row import contribution_style
+from esper_overwatch.overwatch_tui.render.seed_row import contribution_style, gate_verdict
 
 MIN_CHART_LINES = 4
 TWO_LISTS = 100

@@ -10,13 +10,13 @@ from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.model.seed_stories import GateStep, SeedStory
 from esper_overwatch.overwatch_tui.render.env_rows import SEED_STAGES, stage_counts
 from esper_overwatch.overwatch_tui.render.format import format_number, format_points
-from esper_overwatch.overwatch_tui.render.gate_words import gate_verdict
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import gauge
 from esper_overwatch.overwatch_tui.render.seed_row import (
     MIN_BAR_WIDTH,
     contribution_style,
+    gate_verdict,
     seed_cells,
     seed_header,
     seed_row,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from esper_overwatch.overwatch_tui.render.chart_page import fill_with_charts
 from esper_overwatch.overwatch_tui.render.comparison_table import leaves
 from esper_overwatch.overwatch_tui.render.format import (
     format_bytes,
@@ -12,7 +13,6 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_number,
 )
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, wrapped
-from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import gauge
 from esper_overwatch.protocol.messages.events import RoundFinished, SystemSample

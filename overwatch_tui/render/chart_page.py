@@ -1,4 +1,4 @@
-"""Charts that fill a box: each with its name, value and limits, all over the same time."""
+"""Charts that fill a box, or what rows leave empty: each with its name, value and limits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from math import log
 
 from esper_overwatch.overwatch_tui.model.courses import Course, Shifted, Smoothed
-from esper_overwatch.overwatch_tui.model.curves import ComparedRun
+from esper_overwatch.overwatch_tui.model.curves import ComparedRun, metric_curve
 
-from .chart_view import OVER_RUNS
+from .chart_view import MAX_PINS, OVER_RUNS
 from .comparison_table import RUN_STYLES, comparison_lines
 from .format import format_duration, format_number
-from .lines import Line, Row, StyledText, block
+from .lines import EMPTY, Line, Row, StyledText, block
 from .panel import PanelInputs
 from .plot import Series, plot_grid
 from .signals import Signal, mark_of, siblings, signal_of
@@ -24,6 +24,22 @@ _BEST_ASPECT = 5.0
 MIN_CHART_LINES = 5
 MAX_MARKED = 16
 """Largest number of overlaid curves that each show a number; above it only the chosen one does."""
+
+MIN_FILL_LINES = 8
+"""Least lines for charts; fewer are left empty."""
+_CHART_WIDTH, _CHART_HEIGHT = 40, 8
+"""Least columns and lines of one chart."""
+_TRAINING = (
+    "return.p50",
+    "accuracy.mean",
+    "ppo.approx_kl",
+    "ppo.entropy",
+    "ppo.explained_variance",
+    "speed",
+    "cpu.machine",
+    "memory",
+)
+_MACHINE = ("cpu.machine", "memory", "gpu")
 
 
 def num_columns(count: int, width: int, height: int) -> int:
@@ -227,3 +243,22 @@ def comparison_head(inputs: PanelInputs, width: int, height: int) -> list[Line]:
     own = ComparedRun("a", name, view.begin, inputs.own_curves, config)
     words = f"by {inputs.axis.unit}" if inputs.axis.is_by_step else "since begin"
     return comparison_lines([own, *view.runs], width, label=words, height=height // 3, first=view.names)
+
+
+def overview_curves(inputs: PanelInputs) -> list[str]:
+    """Names of the curves that are shown where none is chosen, the most telling first."""
+    logged = map(metric_curve, sorted(inputs.state.metrics.statistics))
+    names = (*logged, *_MACHINE) if inputs.state.is_published else _TRAINING
+    return [name for name in names if inputs.history(name) is not None]
+
+
+def fill_with_charts(
+    inputs: PanelInputs, lines: Sequence[Line], width: int, height: int, names: Sequence[str] | None = None
+) -> list[Line]:
+    """The lines, and charts of the named curves (None = the overview) in what is left of `height` lines."""
+    room = height - len(lines) - 1
+    chosen = overview_curves(inputs) if names is None else names
+    if room < MIN_FILL_LINES or not chosen:
+        return list(lines)
+    count = max(1, min(MAX_PINS, (width // _CHART_WIDTH) * (room // _CHART_HEIGHT)))
+    return [*lines, EMPTY, *draw_charts(inputs, chosen[:count], width, room)]

@@ -43,7 +43,11 @@ def last_values(runs: Sequence[ComparedRun], first: Sequence[str] = ()) -> dict[
     Of a training those of its rounds, not of each env; none of the machine, for which the run cannot help.
     """
     shared = set.intersection(*(set(run.curves.histories) for run in runs))
-    names = [name for name in runs[0].curves.histories if name in shared and not _is_left_out(name)]
+    names = [
+        name
+        for name in runs[0].curves.histories
+        if name in shared and name not in _OF_MACHINE and ("/" not in name or name.startswith("metric/"))
+    ]
     return {
         name.removeprefix("metric/"): [format_number(run.curves.histories[name].last, ".4g") for run in runs]
         for name in sorted(names, key=lambda name: (name not in first, not name.startswith(_RESULTS)))
@@ -102,7 +106,3 @@ def _row(name: str, values: Sequence[str], first: int, each: int, width: int) ->
     for value in values:
         row.put(value[: each - 1], "key", each)
     return row.line(width)
-
-
-def _is_left_out(name: str) -> bool:
-    return name in _OF_MACHINE or ("/" in name and not name.startswith("metric/"))

@@ -62,7 +62,7 @@ class Row:
     def line(self, width: int, *, selected: bool = False) -> Line:
         """The line, cut and padded to exactly `width` columns; highlighted where it is selected."""
         line = fit(tuple(self.spans), width, self._base)
-        return restyle(line, "select") if selected else line
+        return tuple((text, f"{style} select".strip()) for text, style in line) if selected else line
 
 
 def cut_text(text: str, width: int) -> str:
@@ -148,21 +148,13 @@ def plain(line: Line) -> str:
 
 def fade(line: Line) -> Line:
     """Remove the colours: the text is out of date. Pictures stay as they are."""
-    faded = tuple((text, _faded(style)) for text, style in line)
-    return fit(faded, width_of(line))
-
-
-def _faded(style: str) -> str:
-    if style.startswith("pixels:"):
-        return style
-    return "dim select" if "select" in style else "dim"
+    faded = [
+        (text, style if style.startswith("pixels:") else "dim select" if "select" in style else "dim")
+        for text, style in line
+    ]
+    return fit(tuple(faded), width_of(line))
 
 
 def width_of(line: Line) -> int:
     """Columns of a line."""
     return sum([len(text) for text, _ in line])
-
-
-def restyle(line: Line, style: str) -> Line:
-    """Add a style to every span."""
-    return tuple((text, f"{span} {style}".strip()) for text, span in line)

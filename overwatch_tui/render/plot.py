@@ -160,7 +160,8 @@ def chart(
         row.put(glyphs.bar, "rule")
         lines.append((*row.spans, *canvas.line(y)))
     if labelled:
-        lines.append(_axis_labels(axis, width))
+        left, right = axis.edges
+        lines.append(Row().to(GUTTER).put(left, "dim").right(right, "dim", width).line(width))
     return block(lines, width, len(lines))
 
 
@@ -192,11 +193,6 @@ def _fixed(value: float, *, decimals: int) -> str:
 def _decimals(values: Sequence[float], error: float) -> int:
     """Number of decimals that represent the values up to an error."""
     return next((n for n in range(GUTTER) if all(abs(v - round(v, n)) <= error for v in values)), GUTTER)
-
-
-def _axis_labels(axis: ChartAxis, width: int) -> Line:
-    left, right = axis.edges
-    return Row().to(GUTTER).put(left, "dim").right(right, "dim", width).line(width)
 
 
 def _scaled(series: Series, grid: PlotGrid) -> CurveValues:

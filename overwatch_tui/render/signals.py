@@ -58,7 +58,9 @@ def signal_of(state: State, name: str) -> Signal:
         return Signal(name, f"env{int(which):02d} return")
     if slash and kind in _OF_SOURCE:
         label = f"{which} {_OF_SOURCE[kind]}"
-        return Signal(name, label, floor=0.0, limits=_drift_limits(state, kind, which))
+        limit = state.drift_limit(which, "norm_drift" if kind == "drift" else "health_drift")
+        limits = () if kind == "norm" or limit is None else ((limit, "info"),)
+        return Signal(name, label, floor=0.0, limits=limits)
     if slash:
         return Signal(name, which)
     family, _, field = name.partition(".")
@@ -79,12 +81,6 @@ def signal_of(state: State, name: str) -> Signal:
 
 def _policy_limits(state: State, field: str) -> tuple[tuple[float, str], ...]:
     return tuple(zip(state.policy_limits(field), ("warning", "critical"), strict=False))
-
-
-def _drift_limits(state: State, kind: str, source: str) -> tuple[tuple[float, str], ...]:
-    """The limit in force, which follows what drift is usual."""
-    limit = state.drift_limit(source, "norm_drift" if kind == "drift" else "health_drift")
-    return () if kind == "norm" or limit is None else ((limit, "info"),)
 
 
 def siblings(names: Sequence[str], name: str) -> list[str]:

@@ -101,7 +101,7 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
 
     def _place(self, boxes: list[Box]) -> None:
         self._boxes = boxes
-        self.note_other_view()
+        self._is_other_view = True
         places = {box.name: Region(box.x, box.y, box.width, box.height) for box in boxes}
         new = {name: LinePanel(self._theme, id=f"box-{name}") for name in places if name not in self._panels}
         self._panels |= new

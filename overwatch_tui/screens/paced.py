@@ -37,6 +37,7 @@ class PacedScreen(Screen[_Result], inherit_bindings=False):
     num_owed = 0
     """Lines, about, that have not been sent."""
     _is_other_view = False
+    """True if the next frame has nothing in common with what is shown."""
 
     def rank(self, y: int) -> tuple[int, int]:
         """The importance of a line, the smallest first."""
@@ -46,10 +47,6 @@ class PacedScreen(Screen[_Result], inherit_bindings=False):
             if line in self.last_lines:
                 return 2, self.last_lines.index(line)
         return 1, y
-
-    def note_other_view(self) -> None:
-        """Note that the next frame has nothing in common with what is shown."""
-        self._is_other_view = True
 
     def send_owed(self) -> None:
         """Send as many owed lines as there is room for."""

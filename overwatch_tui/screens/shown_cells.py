@@ -21,7 +21,6 @@ from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
-from textual.strip import Strip
 
 MAX_SHIFT = 2
 """Columns that a chart moves in a second at most, in all but the shortest windows."""
@@ -475,8 +474,5 @@ def _spans_of(update: ChopsUpdate | LayoutUpdate) -> Iterable[tuple[int, int, Se
         for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
             if strip is not None and x < x2 and end > x1:
                 begin = max(x, x1)
-                yield y, begin, _crop(strip, begin - x, min(end, x2) - x)
-
-
-def _crop(strip: Strip, begin: int, end: int) -> Sequence[Segment]:
-    return list(strip if (begin, end) == (0, strip.cell_length) else strip.crop(begin, end))
+                part = begin - x, min(end, x2) - x
+                yield y, begin, list(strip if part == (0, strip.cell_length) else strip.crop(*part))

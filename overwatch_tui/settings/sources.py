@@ -27,17 +27,15 @@ class Chosen(NamedTuple):
     """`default`, `file`, the name of a variable, or the option of the command line."""
 
 
-def _defaults() -> dict[str, Chosen]:
-    return {name: Chosen(setting.default, "default") for name, setting in SETTINGS.items()}
-
-
 @dataclass
 class Settings:
     """The value of every setting, and the keys."""
 
     path: Path
     """The file, which need not exist."""
-    chosen: dict[str, Chosen] = field(default_factory=_defaults)
+    chosen: dict[str, Chosen] = field(
+        default_factory=lambda: {name: Chosen(each.default, "default") for name, each in SETTINGS.items()}
+    )
     keys: tuple[Key, ...] = ACTIONS
 
     def __getitem__(self, name: str) -> SettingValue:

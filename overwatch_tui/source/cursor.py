@@ -273,7 +273,7 @@ class RecordedCursor(Cursor):
         return ""
 
     def _step_beyond(self, what: str, by: int) -> str:
-        stop = is_trouble if what == "incident" else _is_epoch
+        stop = is_trouble if what == "incident" else lambda event: isinstance(event.data, EpochFinished)
         self._keep_steps(what, by - 1)
         return self.go(SeekTarget(until=stop))
 
@@ -287,10 +287,6 @@ class RecordedCursor(Cursor):
         if seek.target.until is not None and not seek.is_met:
             self.notice = "not after this moment: the recording ends here"
         return seek.state
-
-
-def _is_epoch(event: Event) -> bool:
-    return isinstance(event.data, EpochFinished)
 
 
 def speed_name(speed: float) -> str:

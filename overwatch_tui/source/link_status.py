@@ -52,7 +52,7 @@ class LinkStatus:
     stopped_by: str = ""
     """Who or what stopped it, as `uid 1000` or `SIGTERM`; empty of another end."""
     advice: str = ""
-    """Advice on what to type next for a run that has ended."""
+    """Advice on what to type next for a run that has ended: no daemon is left that could answer."""
 
     @property
     def label(self) -> str:
@@ -69,11 +69,6 @@ class LinkStatus:
         if self.is_replay:
             return not self.opening
         return self.state in ("live", "slow") and self.is_caught_up
-
-    @property
-    def is_dead(self) -> bool:
-        """True if no daemon is left that could answer."""
-        return bool(self.advice)
 
     @property
     def severity(self) -> str | None:

@@ -86,10 +86,8 @@ class FetchFeed(NoFeed):
 
     def update_link(self, link: LinkStatus) -> None:
         link.state, link.name = "connecting", self._name
-        link.problem = self._problem or f"fetching {self._name} from {self._host}: {self._size()}"
-
-    def _size(self) -> str:
-        return "done" if self._command is None else f"{self._command.num_bytes / 1024:.0f} KiB so far"
+        size = "done" if self._command is None else f"{self._command.num_bytes / 1024:.0f} KiB so far"
+        link.problem = self._problem or f"fetching {self._name} from {self._host}: {size}"
 
     def close(self) -> None:
         if self._command is not None:

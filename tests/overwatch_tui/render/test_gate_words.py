@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esper_overwatch.overwatch_tui.render.gate_words import gate_verdict
+from esper_overwatch.overwatch_tui.render.seed_row import gate_verdict
 from esper_overwatch.protocol.messages.events import GovernorRollback
 from esper_overwatch.trainer.config.load import load
 from esper_overwatch.trainer.governor import RollbackReason
