@@ -24,7 +24,7 @@ from .render.layout import MIN_HEIGHT, MIN_WIDTH, compose_screen
 from .render.lines import plain
 from .render.link_text import link_text
 from .render.notifier import TerminalNotifier, choose_outlet, chosen_quiet_hours
-from .render.palettes import automatic_theme
+from .render.palettes import chosen_theme
 from .render.summary import summary
 from .render.theme import chosen_glyphs
 from .render.view_state import ViewState
@@ -136,8 +136,7 @@ def _run_app(
     from .screens.driver import driver_after, read_escape_and_digit
     from .screens.idle_collection import IdleCollection
 
-    theme = settings.text("theme")
-    theme = automatic_theme(os.environ) if theme == "auto" else theme
+    theme = chosen_theme(settings.text("theme"), os.environ)
     app = OverwatchApp(session, colour=options.colour, theme=theme, choice=choice, settings=settings)
     app.notifier = TerminalNotifier(
         choose_outlet(settings.text("notify"), os.environ), chosen_quiet_hours(settings.text("quiet"))

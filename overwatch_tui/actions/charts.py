@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 from esper_overwatch.overwatch_tui.render.chart_axis import CLOCK, ELAPSED, ROUNDS, axis_kinds
 from esper_overwatch.overwatch_tui.render.chart_page import chart_width
-from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS
+from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS, OVER_RUNS, OVERLAYS, SMOOTHINGS
 from esper_overwatch.overwatch_tui.render.layout import BOTTOM, TOP
 from esper_overwatch.overwatch_tui.render.plot import plot_grid
 from esper_overwatch.overwatch_tui.source.state_files import PinFile
 
 from .moments import MomentActions
+
+_T = TypeVar("_T")
 
 
 class ChartActions(MomentActions):
@@ -45,20 +50,22 @@ class ChartActions(MomentActions):
 
     def action_axis(self) -> None:
         inputs = self.body
-        self.session.view.charts.cycle_axis(axis_kinds(inputs.own_curves), inputs.axis_kind)
+        charts = self.session.view.charts
+        charts.axis = _after(inputs.axis_kind, axis_kinds(inputs.own_curves))
+        charts.let_go()
         words = {CLOCK: "the clock", ELAPSED: "the time since the run began", ROUNDS: "rounds"}
         axis = self.body.axis
         self.say(f"charts are by {words.get(axis.kind, f'{axis.unit}s')}")
 
     def action_smooth(self) -> None:
         charts = self.session.view.charts
-        charts.cycle_smoothing()
+        charts.smoothing = _after(charts.smoothing, SMOOTHINGS)
         weight = f"smoothed, weight {charts.smoothing:g}" if charts.smoothing else "not smoothed"
         self.say(f"charts are {weight}")
 
     def action_overlay(self) -> None:
         charts = self.session.view.charts
-        charts.cycle_overlay()
+        charts.overlay = _after(charts.overlay, (*OVERLAYS, OVER_RUNS) if charts.runs else OVERLAYS)
         words = {
             "off": "charts show one curve",
             "all": "charts show the same number of all envs or heads",
@@ -86,3 +93,8 @@ class ChartActions(MomentActions):
             if not self.is_web:
                 self.pin_file.write(charts.pins)
         self.paint()
+
+
+def _after(value: _T, values: Sequence[_T]) -> _T:
+    """The value behind this one, after the last the first."""
+    return values[(values.index(value) + 1) % len(values)]

@@ -6,7 +6,7 @@ import os
 
 from esper_overwatch.overwatch_tui.render.chart_axis import MAX_ZOOM
 from esper_overwatch.overwatch_tui.render.notifier import chosen_quiet_hours
-from esper_overwatch.overwatch_tui.render.palettes import automatic_theme
+from esper_overwatch.overwatch_tui.render.palettes import chosen_theme
 from esper_overwatch.overwatch_tui.render.theme import chosen_glyphs
 from esper_overwatch.overwatch_tui.settings.sources import Chosen, Settings, write_setting
 from esper_overwatch.overwatch_tui.settings.table import (
@@ -86,7 +86,7 @@ class DisplayActions(ExportActions):
     def _apply(self, name: str, value: SettingValue) -> None:
         view = self.session.view
         if name == "theme":
-            self.show_theme(automatic_theme(os.environ) if value == "auto" else str(value))
+            self.show_theme(chosen_theme(str(value), os.environ))
         elif name == "refresh":
             view.rate = float(value)
         elif name == "glyphs":

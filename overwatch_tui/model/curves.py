@@ -92,10 +92,6 @@ class Curves:
         steps = {name: self.steps[name].copy() for name in histories if name in self.steps}
         return replace(self, histories=histories, steps=steps, reached=self.reached.cut(until))
 
-    def get(self, name: str) -> History | None:
-        """The course of a signal; None before its first value."""
-        return self.histories.get(name)
-
     @property
     def max_step(self) -> int:
         """The greatest step that was reached."""

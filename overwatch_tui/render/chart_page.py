@@ -122,7 +122,7 @@ def _of_run(inputs: PanelInputs, run: ComparedRun, name: str) -> Course | None:
     """The curve of another run: by step, or shifted as if both runs had begun together."""
     if inputs.axis.is_by_step:
         return run.curves.steps.get(name)
-    history = run.curves.get(name)
+    history = run.curves.histories.get(name)
     return None if history is None else Shifted(history, inputs.view.charts.begin - run.begin)
 
 
@@ -153,7 +153,7 @@ def _headline(inputs: PanelInputs, signal: Signal, family: int, width: int, *, i
     """` KL  0.0105  WARN 0.03 CRIT 0.06`, or the value under the cursor."""
     row = Row().put(f" {signal.label} ", "bold select" if is_selected else "bold").put(" ")
     is_over_runs, at = inputs.view.charts.overlay == OVER_RUNS, inputs.view.charts.at
-    history = inputs.own_curves.get(signal.name) or inputs.history(signal.name)
+    history = inputs.own_curves.histories.get(signal.name) or inputs.history(signal.name)
     if history is None:
         row.put("not measured in this run", "dim")
         if not is_over_runs:
@@ -181,7 +181,7 @@ def _headline(inputs: PanelInputs, signal: Signal, family: int, width: int, *, i
 
 def _value_of_run(inputs: PanelInputs, signal: Signal, run: ComparedRun, width: int) -> Line:
     """The newest value of a compared run, or the one under the cursor."""
-    course, newest = _of_run(inputs, run, signal.name), run.curves.get(signal.name)
+    course, newest = _of_run(inputs, run, signal.name), run.curves.histories.get(signal.name)
     if course is None or newest is None:
         return (("--", "dim"),)
     at = inputs.view.charts.at

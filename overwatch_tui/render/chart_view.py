@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .canvas import ChartMemory
 
 if TYPE_CHECKING:
-    from esper_overwatch.overwatch_tui.model.curves import ComparedRun, Curves
+    from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 
 SMOOTHINGS = (0.0, 0.6, 0.9)
 OVERLAYS = ("off", "all")
@@ -52,32 +52,6 @@ class ChartView:
     def begin(self) -> int:
         """Begin of the run that is watched, microseconds; 0 where it is not compared."""
         return 0 if self.watched is None else self.watched.begin
-
-    def own_curves(self, known: Curves) -> Curves:
-        """The curves of the watched run: where it is compared those of its journal, which go back furthest.
-
-        Args:
-            known: those of the state.
-        """
-        is_read = self.overlay == OVER_RUNS and self.watched is not None and self.watched.curves.histories
-        return self.watched.curves if is_read and self.watched is not None else known
-
-    @property
-    def shown_runs(self) -> list[ComparedRun]:
-        """The runs that are laid over the watched one now."""
-        return self.runs if self.overlay == OVER_RUNS else []
-
-    def cycle_axis(self, kinds: tuple[str, ...], shown: str) -> None:
-        """The kind after the one that is shown; the cursor is let go."""
-        self.axis = kinds[(kinds.index(shown) + 1) % len(kinds)]
-        self.let_go()
-
-    def cycle_smoothing(self) -> None:
-        self.smoothing = SMOOTHINGS[(SMOOTHINGS.index(self.smoothing) + 1) % len(SMOOTHINGS)]
-
-    def cycle_overlay(self) -> None:
-        overlays = (*OVERLAYS, OVER_RUNS) if self.runs else OVERLAYS
-        self.overlay = overlays[(overlays.index(self.overlay) + 1) % len(overlays)]
 
     def move_cursor(self, cells: int, cell: int, now: int, window: int, age: int) -> None:
         """Move the cursor; at an edge the charts move by a quarter of what they show.

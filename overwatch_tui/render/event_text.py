@@ -8,13 +8,13 @@ from typing import Any
 from esper_overwatch.protocol.messages import events as ev
 
 from .format import (
+    SHORT_STAGE_NAMES,
     format_bytes,
     format_clock,
     format_count,
     format_duration,
     format_number,
     format_points,
-    short_stage_name,
 )
 
 
@@ -70,10 +70,8 @@ def _alert_text(alert: ev.Alert) -> str:
 
 
 def _seed_text(stage: ev.SeedStage) -> str:
-    words = [
-        f"{short_stage_name(stage.from_stage)} > {short_stage_name(stage.to_stage)}",
-        stage.blueprint or "",
-    ]
+    before, after = (SHORT_STAGE_NAMES.get(each, each) for each in (stage.from_stage, stage.to_stage))
+    words = [f"{before} > {after}", stage.blueprint or ""]
     if stage.to_stage in ("BLENDING", "HOLDING"):
         words.append(f"a {stage.alpha:.2f}")
     if stage.to_stage == "GERMINATED" and stage.parameters:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from math import inf, isfinite
 
 NOT_MEASURED = "--"
-
 SHORT_STAGE_NAMES = {
     "DORMANT": "DORM",
     "GERMINATED": "GERM",
@@ -19,11 +18,7 @@ SHORT_STAGE_NAMES = {
     "EMBARGOED": "EMBARGO",
     "RESETTING": "RESET",
 }
-
-
-def short_stage_name(stage: str) -> str:
-    """A stage in at most seven letters; one that this version does not know as it is."""
-    return SHORT_STAGE_NAMES.get(stage, stage)
+"""At most seven letters."""
 
 
 def format_number(value: float | None, form: str = ".2f") -> str:

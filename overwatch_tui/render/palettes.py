@@ -82,8 +82,10 @@ MONOCHROME = _palette("monochrome", (), "")
 """Bold and reverse only, on whatever background."""
 
 
-def automatic_theme(environ: Mapping[str, str]) -> str:
-    """The theme where none is chosen: by the number of colours, and by COLORFGBG where a terminal sets it."""
+def chosen_theme(name: str, environ: Mapping[str, str]) -> str:
+    """The theme of a setting; `auto` by the number of colours, and by COLORFGBG where a terminal sets it."""
+    if name != "auto":
+        return name
     term = environ.get("TERM", "")
     has_256 = "256" in term or "kitty" in term or "direct" in term or bool(environ.get("COLORTERM"))
     if not has_256:

@@ -89,8 +89,11 @@ class PanelInputs:
 
     @property
     def own_curves(self) -> Curves:
-        """Curves of the run that reach back furthest."""
-        return self.view.charts.own_curves(self.state.curves)
+        """Curves of the run that reach back furthest: where it is compared those of its journal."""
+        charts = self.view.charts
+        is_compared = charts.overlay == OVER_RUNS and charts.watched is not None
+        read = charts.watched.curves if is_compared and charts.watched is not None else None
+        return self.state.curves if read is None or not read.histories else read
 
     @cached_property
     def axis(self) -> ChartAxis:
@@ -103,7 +106,8 @@ class PanelInputs:
 
     def _step_axis(self, end: int | None) -> ChartAxis:
         charts, by_round = self.view.charts, self.axis_kind == ROUNDS
-        others = max((run.curves.max_step for run in charts.shown_runs), default=0)
+        laid_over = charts.runs if charts.overlay == OVER_RUNS else []
+        others = max((run.curves.max_step for run in laid_over), default=0)
         return step_axis(self.own_curves, by_round=by_round, zoom=charts.step_zoom, end=end, others=others)
 
     @property
@@ -129,13 +133,13 @@ class PanelInputs:
 
     def history(self, name: str) -> History | None:
         """The course of a signal; None before its first value."""
-        return self.state.curves.get(name)
+        return self.state.curves.histories.get(name)
 
     def course(self, name: str) -> History | None:
         """The course of a signal as charts draw it: by time, or by step."""
         own = self.own_curves
         curves = own if name in own.histories else self.state.curves
-        return curves.steps.get(name) if self.axis.is_by_step else curves.get(name)
+        return curves.steps.get(name) if self.axis.is_by_step else curves.histories.get(name)
 
     @property
     def epoch(self) -> int:

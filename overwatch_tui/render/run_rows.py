@@ -56,10 +56,6 @@ class RunListInputs(NamedTuple):
     """True if a run is behind the list, to go back to."""
 
     @property
-    def glyphs(self) -> Glyphs:
-        return self.view.glyphs
-
-    @property
     def entries(self) -> list[tuple[MachineRuns, ListedRun]]:
         """Runs that the filter shows, in their order."""
         return [
@@ -150,7 +146,7 @@ def run_list_lines(inputs: RunListInputs, width: int, height: int) -> list[Line]
     lines += [EMPTY] * (height - _DETAIL - _BOTTOM - len(lines))
     more = len(rows) - scroll.start - room
     lines += _detail(inputs, width, hidden=max(0, more))
-    return sign_cuts([*lines[: height - _BOTTOM], _key_line(inputs, width)], inputs.glyphs.cut)
+    return sign_cuts([*lines[: height - _BOTTOM], _key_line(inputs, width)], inputs.view.glyphs.cut)
 
 
 def _head(inputs: RunListInputs, width: int) -> Line:
@@ -219,7 +215,7 @@ def _row(
     selected: bool,
 ) -> Row:
     found = run.overview
-    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(" ")
+    row = Row().put(inputs.view.glyphs.cursor if selected else " ", "focus").put(" ")
     if columns.mark:
         letter, style = ("", "") if mark is None else (LETTERS[mark], RUN_STYLES[mark])
         row.put(letter, style, columns.mark)
@@ -232,7 +228,7 @@ def _row(
     newest = found.values[-1] if found and found.values else None
     value = format_number(newest, ".4g" if run.kind == "published" else "+.2f")[:8]
     row.put(value, "bold" if run.live else "", 8, ">").put(" ")
-    course = spark_of(found.values if found else (), columns.spark - 1, inputs.glyphs)
+    course = spark_of(found.values if found else (), columns.spark - 1, inputs.view.glyphs)
     row.put(course, "chart" if run.live else "dim", columns.spark)
     row.put(f"{_rate_text(found)} ", "" if run.live else "dim", 8, ">")
     if run.damage:
@@ -311,8 +307,8 @@ def format_age(seconds: float) -> str:
 def _detail(inputs: RunListInputs, width: int, *, hidden: int) -> list[Line]:
     """A rule, and three lines about the selected run."""
     more = f" {hidden} more below " if hidden else ""
-    rule = Row().right(more, "dim", width - 1, inputs.glyphs.rule, "rule")
-    lines = [rule.to(width, inputs.glyphs.rule, "rule").line(width)]
+    rule = Row().right(more, "dim", width - 1, inputs.view.glyphs.rule, "rule")
+    lines = [rule.to(width, inputs.view.glyphs.rule, "rule").line(width)]
     entry = selected_run(inputs)
     if entry is None:
         return [*lines, *[EMPTY] * (_DETAIL - 1)]
@@ -323,7 +319,7 @@ def _detail(inputs: RunListInputs, width: int, *, hidden: int) -> list[Line]:
     then = Row().put(" Enter ", "key").put(opens, "dim")
     commands = [] if run.live else run.next_commands
     if commands:
-        then.put(f"  {inputs.glyphs.arrow} ").put(commands[0], "accent")
+        then.put(f"  {inputs.view.glyphs.arrow} ").put(commands[0], "accent")
     lines.append(then.line(width))
     others = Row().put("        ").put("or ", "dim") if commands[1:] else Row()
     on_host = f"  (on {machine.host})" if machine.host and commands else ""

@@ -11,7 +11,7 @@ from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.protocol.messages.events import SeedGate
 
 from .env_rows import SEED_STAGES
-from .format import format_compact, format_number, format_points, short_stage_name
+from .format import SHORT_STAGE_NAMES, format_compact, format_number, format_points
 from .lines import Line, Row
 from .plot import gauge
 from .theme import Glyphs, severity_mark
@@ -112,7 +112,7 @@ def seed_cells(seed: SeedRow, bar: int, digits: int, glyphs: Glyphs, *, explains
     short = bar < MIN_BAR_WIDTH
     style = seed.stage.lower()
     row = Row().put(seed.blueprint, "", 11)
-    row.put(short_stage_name(seed.stage) if short else seed.stage, style, 7 if short else 10)
+    row.put(SHORT_STAGE_NAMES.get(seed.stage, seed.stage) if short else seed.stage, style, 7 if short else 10)
     row.put(format_number(seed.epochs, "d"), "dim", 3, ">").put(format_number(seed.alpha), "", 6, ">")
     if not short:
         row.put(" ").add(gauge(seed.alpha, bar, glyphs, style))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from esper_overwatch.overwatch_tui.model.incidents import IncidentRecord
-
 from .env_rows import STAGE_LETTERS, env_row
 from .panel import PanelInputs
 
@@ -52,16 +50,12 @@ def summary(inputs: PanelInputs) -> dict[str, Any]:
         "policy": _fields(state.ppo, _POLICY_FIELDS),
         "step": state.metrics.step,
         "metrics": {name: one.last for name, one in sorted(state.metrics.statistics.items())},
-        "incidents": [_incident(record) for record in state.incidents.ordered()],
+        "incidents": [_fields(each.data, _INCIDENT_FIELDS) for each in state.incidents.ordered()],
     }
 
 
 def _fields(event: object, names: Sequence[str]) -> dict[str, Any] | None:
     return None if event is None else {name: getattr(event, name) for name in names}
-
-
-def _incident(record: IncidentRecord) -> dict[str, Any]:
-    return {name: getattr(record.data, name) for name in _INCIDENT_FIELDS}
 
 
 def _env(inputs: PanelInputs, env: int) -> dict[str, Any]:

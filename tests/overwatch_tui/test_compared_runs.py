@@ -81,7 +81,7 @@ def test_curves_are_those_that_the_terminal_itself_folds() -> None:
     read_all(compared)
     (other,) = compared.others
     assert compared.watched.begin - other.run.begin == HOUR
-    mine, theirs = state().curves.get("accuracy/7"), other.run.curves.get("accuracy/7")
+    mine, theirs = state().curves.histories.get("accuracy/7"), other.run.curves.histories.get("accuracy/7")
     assert mine is not None
     assert theirs is not None
     at = mine.last_ts
@@ -101,7 +101,10 @@ def test_what_a_live_journal_gets_is_read_once(monkeypatch: pytest.MonkeyPatch) 
     assert not compared.step(1.0), "not before it is time"
     monkeypatch.setattr(curve_readers, "AGAIN_SECONDS", 0.0)
     assert compared.step(10.0)
-    history, once = other.run.curves.get("accuracy/7"), state(16, 2).curves.get("accuracy/7")
+    history, once = (
+        other.run.curves.histories.get("accuracy/7"),
+        state(16, 2).curves.histories.get("accuracy/7"),
+    )
     assert history is not None
     assert once is not None
     span = (once.last_ts, 60 * SECOND, 60)
@@ -117,7 +120,7 @@ def test_journal_that_vanishes_is_told_others_are_read() -> None:
     read_all(compared)
     assert compared.take_notice().startswith("beta is no longer read: cannot read the journal")
     assert compared.take_notice() == ""
-    assert compared.others[1].run.curves.get("accuracy/7") is not None
+    assert compared.others[1].run.curves.histories.get("accuracy/7") is not None
     compared.step(1.0)
     assert compared.take_notice() == "", "told once"
 
@@ -160,7 +163,7 @@ def test_run_elsewhere_is_read_anew_after_a_break(monkeypatch: pytest.MonkeyPatc
     assert not reader.step(10.0), "not before it is time"
     monkeypatch.setattr(curve_readers, "AGAIN_SECONDS", 0.0)
     reader.read_whole()
-    once = state(16, 1).curves.get("accuracy/7")
+    once = state(16, 1).curves.histories.get("accuracy/7")
     assert once is not None
     found = reader.run.curves.histories["accuracy/7"]._rings[0]
     assert (found.index, found.count) == (once._rings[0].index, once._rings[0].count), "each value once"
@@ -250,7 +253,7 @@ def test_a_damaged_journal_leaves_a_hole() -> None:
     compared = open_compared("beta", ["alpha"])
     read_all(compared)
     (other,) = compared.others
-    assert other.run.curves.get("accuracy/3") is not None
+    assert other.run.curves.histories.get("accuracy/3") is not None
 
 
 @in_loop

@@ -277,7 +277,7 @@ def test_epoch_times_of_all_ranks_are_shown() -> None:
 
 def test_machine_is_that_of_the_first_rank() -> None:
     known = folded(events(rounds=1))
-    before, cpu = known.system, known.curves.get("cpu")
+    before, cpu = known.system, known.curves.histories.get("cpu")
     assert before is not None
     assert cpu is not None
     other = dataclasses.replace(before, cpu_percent=900.0, rss=99)

@@ -9,6 +9,7 @@ import pytest
 
 from esper_overwatch.overwatch_tui.render.env_rows import STAGE_LETTERS
 from esper_overwatch.overwatch_tui.render.format import (
+    SHORT_STAGE_NAMES,
     format_bytes,
     format_compact,
     format_count,
@@ -17,7 +18,6 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_percent,
     format_points,
     format_share,
-    short_stage_name,
 )
 from esper_overwatch.overwatch_tui.render.link_text import link_text
 from esper_overwatch.overwatch_tui.render.theme import Theme
@@ -83,8 +83,7 @@ def test_compact_numbers_turn_to_exponents_where_they_must() -> None:
 def test_every_stage_has_short_name_letter_and_colour() -> None:
     assert {stage.name for stage in Stage} == set(STAGE_LETTERS)
     assert all(Theme().style(stage.name.lower()).color for stage in Stage)
-    assert all(len(short_stage_name(stage.name)) <= 7 for stage in Stage)
-    assert short_stage_name("LATER") == "LATER"
+    assert all(len(SHORT_STAGE_NAMES[stage.name]) <= 7 for stage in Stage)
 
 
 @pytest.mark.parametrize(

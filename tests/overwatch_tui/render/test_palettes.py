@@ -11,7 +11,7 @@ from rich.color import Color
 
 from esper_overwatch.overwatch_tui.render.layout import ScreenLayout
 from esper_overwatch.overwatch_tui.render.lines import Line, plain
-from esper_overwatch.overwatch_tui.render.palettes import PALETTES, automatic_theme
+from esper_overwatch.overwatch_tui.render.palettes import PALETTES, chosen_theme
 from esper_overwatch.overwatch_tui.render.theme import Theme
 from tests.overwatch_tui.scenes import SCENES, SIZES
 from tests.overwatch_tui.snapshots import SNAPSHOTS, layouts
@@ -140,7 +140,7 @@ def test_colour_blind_eyes_tell_severities_apart(eye: str) -> None:
     ],
 )
 def test_theme_follows_what_the_terminal_says(environ: dict[str, str], name: str) -> None:
-    assert automatic_theme(environ) == name
+    assert chosen_theme("auto", environ) == name
 
 
 SAID = re.compile(

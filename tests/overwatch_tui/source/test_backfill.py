@@ -50,7 +50,7 @@ def told(server: Server, found: list[EpochFinished]) -> None:
 
 
 def num_values(made: Session, name: str) -> int:
-    history = made.state.curves.get(name)
+    history = made.state.curves.histories.get(name)
     return 0 if history is None else sum(history._rings[-1].count)
 
 
