@@ -156,9 +156,10 @@ def main(
         leave_on_signals(remove_temporary_folders)
     else:
         _prepare_terminal()
-    with FirstFrame(
-        _first_words(address, replay), is_wanted=_takes_first_frame(ssh, address, once=once)
-    ) as frame:
+    # ssh may have to ask for a passphrase before the terminal is taken.
+    is_ssh = bool(ssh) or (address or "").startswith("ssh://")
+    is_wanted = not (once or is_ssh or DRIVER_VARIABLE in os.environ)
+    with FirstFrame(_first_words(address, replay), is_wanted=is_wanted) as frame:
         from .watch import WatchOptions, print_once, watch
 
         has_colour = not (no_color or os.environ.get("NO_COLOR"))
@@ -179,12 +180,6 @@ def _first_words(address: str | None, replay: str | None) -> str:
     if replay is not None:
         return f"opening the recording of {replay}"
     return "looking for a live run" if address is None else f"connecting to {address}"
-
-
-def _takes_first_frame(ssh: Sequence[str], address: str | None, *, once: bool) -> bool:
-    """True if the terminal can be taken at once; ssh may have to ask for a passphrase first."""
-    is_ssh = bool(ssh) or (address or "").startswith("ssh://")
-    return not (once or is_ssh or DRIVER_VARIABLE in os.environ)
 
 
 def _check_usage(

@@ -12,12 +12,12 @@ from esper_overwatch.overwatch_tui.render.layout import BOTTOM, TOP
 from esper_overwatch.overwatch_tui.render.plot import plot_grid
 from esper_overwatch.overwatch_tui.source.state_files import PinFile
 
-from .moments import MomentActions
+from .moves import MoveActions
 
 _T = TypeVar("_T")
 
 
-class ChartActions(MomentActions):
+class ChartActions(MoveActions):
     """The page of charts, and what holds for all charts of the screen."""
 
     def on_mount(self) -> None:
@@ -33,11 +33,8 @@ class ChartActions(MomentActions):
         super().action_to_end()
 
     def action_move(self, by: int) -> None:
+        """Move; an open page then shows the charts of the selected row."""
         super().action_move(by)
-        self._follow_row()
-
-    def _follow_row(self) -> None:
-        """Show the charts of the selected row on an open page."""
         view = self.session.view
         if view.charts.names and self._charts_of_row():
             view.charts.names = self._charts_of_row()

@@ -1,9 +1,10 @@
-"""Keys that choose what is shown: view, panel, row, env."""
+"""Keys that choose what is shown: view, panel, row, env, and the moment of it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from esper_overwatch.overwatch_tui.model.time_target import parse_target
 from esper_overwatch.overwatch_tui.panels import PANELS
 from esper_overwatch.overwatch_tui.render.layout import shown_panels
 from esper_overwatch.overwatch_tui.render.panel import PanelTable
@@ -13,7 +14,7 @@ from .base import PaintedApp
 
 
 class MoveActions(PaintedApp):
-    """Moving between views, panels, rows and envs."""
+    """Moving between views, panels, rows, envs and moments."""
 
     @property
     def panels(self) -> PanelTable:
@@ -25,6 +26,9 @@ class MoveActions(PaintedApp):
         return self.panels.focused(self.session.view)
 
     def action_digit(self, digit: int) -> None:
+        if digit == 0:
+            self.action_to_end()
+            return
         name = next((one.name for one in self.panels.views if one.key == str(digit)), None)
         if name is None:
             self.show_message(f"no such view: {digit}")
@@ -109,3 +113,41 @@ class MoveActions(PaintedApp):
             self.paint()
         else:
             self.say(f"env {number} does not exist: 0 to {count - 1}")
+
+    def action_freeze(self) -> None:
+        session = self.session
+        session.cursor.hold(session.state, session.feed.now())
+        self._moved("")
+
+    def action_step_epochs(self, by: int) -> None:
+        self._moved(self.session.cursor.step_by(by, "epoch"))
+
+    def action_step_incidents(self, by: int) -> None:
+        self._moved(self.session.cursor.step_by(by, "incident"))
+
+    def action_to_end(self) -> None:
+        cursor = self.session.cursor
+        if not cursor.is_held and not self.session.link.is_replay:
+            self._moved("this is live")
+        else:
+            self._moved(cursor.to_end())
+
+    def action_speed(self, by: int) -> None:
+        self._moved(self.session.cursor.change_speed(by))
+
+    def action_go_to(self, text: str) -> None:
+        """Go to the moment that a text names."""
+        inputs, is_replay = self.session.shown_inputs(), self.session.link.is_replay
+        now = inputs.now if is_replay or text.startswith(("-", "+")) else self.session.feed.now()
+        try:
+            target = parse_target(text, now, nearest=is_replay)
+        except ValueError as error:
+            self._moved(str(error))
+        else:
+            self._moved(self.session.cursor.go_to(target))
+
+    def _moved(self, message: str) -> None:
+        if message:
+            self.show_message(message)
+        self.session.show_cursor()
+        self.paint()

@@ -117,10 +117,10 @@ class RunActions(PaintedApp):
         session, compared = self.session, self.choice.compared
         if compared.others and compared.step(COMPARE_SECONDS / 4):
             session.needs_paint = True
-        notice = compared.take_notice()
-        if notice:
-            session.state.note(notice, now=session.feed.now(), severity="warning")
-            self.say(notice)
+        if compared.notice:
+            session.state.note(compared.notice, now=session.feed.now(), severity="warning")
+            self.say(compared.notice)
+            compared.notice = ""
 
     def _close_list(self) -> None:
         if self.screen is self._list:

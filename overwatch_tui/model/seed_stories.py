@@ -238,7 +238,10 @@ class SeedStories:
                 values = (at_or_none(at_or_none(column, env), i) for column in columns)
                 numbers = (float(event.ts), *(nan if value is None else value for value in values))
                 points = self._points.get(place, b"") + _POINT.pack(event.seq, event.ctx.epoch, *numbers)
-                self._points[place] = _halve(points) if len(points) > MAX_POINTS * _POINT.size else points
+                if len(points) > MAX_POINTS * _POINT.size:  # every second epoch stays
+                    starts = range(0, len(points), 2 * _POINT.size)
+                    points = b"".join(points[at : at + _POINT.size] for at in starts)
+                self._points[place] = points
 
     def ended(self) -> list[SeedStory]:
         """Seeds that have ended, without `points`: of each round what ended before it, the newest first."""
@@ -371,8 +374,3 @@ def _add_end(story: SeedStory, end: _End) -> None:
 def _newest_end(story: SeedStory) -> tuple[int, bool, int, int, str]:
     """Its id last, so that seeds which ended together have one order."""
     return story.round, story.outcome != "round over", story.end_epoch or 0, story.ts, story.seed
-
-
-def _halve(points: bytes) -> bytes:
-    """Every second epoch."""
-    return b"".join(points[at : at + _POINT.size] for at in range(0, len(points), 2 * _POINT.size))

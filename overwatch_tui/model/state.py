@@ -22,7 +22,7 @@ from esper_overwatch.protocol.messages.vocabulary import WITH_SEED, Stage
 
 from .anomalies import Anomalies, fold_anomaly
 from .columns import zip_columns
-from .commands import Commands
+from .commands import OPEN_STATES, Commands, TrackedCommand
 from .curves import Curves
 from .escalations import OpenEscalations
 from .incidents import Incidents
@@ -236,6 +236,11 @@ class State:
     def escalation_left(self, command: str | None = None) -> int | None:
         """Epochs until the escalations fall back, or the one that the command with this id asked for."""
         return self.escalations.left(self.clock(self.ctx), command)
+
+    def epochs_left(self, command: TrackedCommand) -> int | None:
+        """Epochs until the escalation falls back that a command asked for; None where it asked for none."""
+        is_open = command.state in OPEN_STATES and command.method == "telemetry.escalate"
+        return self.escalation_left(command.id) if is_open else None
 
     def clock(self, ctx: Context) -> int:
         """Epochs since the run began."""

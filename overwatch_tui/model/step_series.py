@@ -26,17 +26,12 @@ class StepHistory(History):
         super().add(ts, value, seq)
         (ring,) = self._rings
         if len(ring.index) > MAX_BUCKETS:
-            self._rings = [_halved(ring)]
+            twin = BucketRing(2 * ring.dt, ring.capacity // 2)
+            for at, index in enumerate(ring.index):  # pairs of buckets are made one
+                twin.append_bucket(index // 2, ring, at)
+            self._rings = [twin]
 
     def cut_behind(self, ts: int) -> None:
         """Forget what came after a step: it is played again."""
         (ring,) = self._rings
         self._rings = [ring.copy(bisect_right(ring.index, ts // ring.dt))]
-
-
-def _halved(ring: BucketRing) -> BucketRing:
-    """Pairs of buckets made one."""
-    twin = BucketRing(2 * ring.dt, ring.capacity // 2)
-    for at, index in enumerate(ring.index):
-        twin.append_bucket(index // 2, ring, at)
-    return twin

@@ -6,7 +6,7 @@ import json
 from collections.abc import Hashable, Sequence
 from functools import partial
 
-from esper_overwatch.overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
+from esper_overwatch.overwatch_tui.model.commands import STATE_STYLES, TrackedCommand
 from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.chart_page import fill_with_charts
 from esper_overwatch.overwatch_tui.render.format import format_clock, format_duration
@@ -69,15 +69,10 @@ def _line(inputs: PanelInputs, command: TrackedCommand, width: int, by: int, *, 
     if command.state in ("NACK", "FAILED"):
         row.put("  ").put(command.detail, "dim")
     elif by:
-        row.put("  ").put(command.by, "", by).put(" ").put(_what(inputs, command), "dim")
+        left = inputs.state.epochs_left(command)
+        what = command.detail if left is None else f"{left} epochs left"
+        row.put("  ").put(command.by, "", by).put(" ").put(what, "dim")
     return row.line(width, selected=selected)
-
-
-def _what(inputs: PanelInputs, command: TrackedCommand) -> str:
-    left = inputs.state.escalation_left(command.id)
-    if command.state in OPEN_STATES and command.method == "telemetry.escalate" and left is not None:
-        return f"{left} epochs left"
-    return command.detail
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:

@@ -34,7 +34,7 @@ from esper_overwatch.overwatch_tui.render.seed_row import (
 )
 from esper_overwatch.overwatch_tui.render.theme import severity_mark
 
-from .incident_detail import cause, fact_lines
+from .incidents import cause, fact_lines
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:

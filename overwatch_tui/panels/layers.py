@@ -42,8 +42,11 @@ def layer_rows(inputs: PanelInputs, env: int) -> list[LayerRow]:
         return []
     epoch = inputs.state.epoch
     rows = []
+    gradients = (layers.grad_norm, layers.grad_rms, layers.grad_max, layers.zero_fraction, layers.nonfinite)
+    outputs = (layers.activation_rms, layers.activation_max, layers.activation_zero_fraction)
+    columns: tuple[list[list[Any]] | None, ...] = (*gradients, layers.weight_norm, *outputs)
     for i, name in enumerate(layers.layer):
-        cells = [at_or_none(at_or_none(column, i), env) for column in _columns(layers)]
+        cells = [at_or_none(at_or_none(column, i), env) for column in columns]
         norm, rms, peak, zero, nonfinite, weight, out_rms, out_max, out_zero = cells
         if all(cell is None for cell in cells):
             continue
@@ -59,12 +62,6 @@ def layer_rows(inputs: PanelInputs, env: int) -> list[LayerRow]:
     if order:
         rows.sort(key=lambda row: rank_of(row[order]), reverse=True)
     return rows[::-1] if turned else rows
-
-
-def _columns(layers: Any) -> tuple[list[list[Any]], ...]:
-    gradients = (layers.grad_norm, layers.grad_rms, layers.grad_max, layers.zero_fraction, layers.nonfinite)
-    outputs = (layers.activation_rms, layers.activation_max, layers.activation_zero_fraction)
-    return *gradients, layers.weight_norm, *outputs
 
 
 def note(inputs: PanelInputs) -> str:

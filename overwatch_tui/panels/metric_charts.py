@@ -39,7 +39,10 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     if not charts:
         return Drawn([Row().put(" nothing has been logged yet", "dim").line(width)])
     names = list(charts)
-    columns = _num_columns(len(names), width, height)
+    # The least number of columns that gives each chart its height: few charts are wide.
+    most = max(1, min(len(names), width // CHART_WIDTH))
+    fitting = (n for n in range(1, most) if -(-len(names) // n) * CHART_HEIGHT <= height)
+    columns = next(fitting, most)
     num_rows = -(-len(names) // columns)
     shown = max(1, min(num_rows, height // MIN_CHART_HEIGHT))
     at = inputs.view.selected_index("charts", names)
@@ -57,13 +60,6 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     if hidden > 0 and len(lines) < height:
         lines.append(Row().put(f" {hidden} more: j k", "dim").line(width))
     return Drawn(lines)
-
-
-def _num_columns(num_charts: int, width: int, height: int) -> int:
-    """The least number of columns that gives each chart its height: few charts are wide."""
-    most = max(1, min(num_charts, width // CHART_WIDTH))
-    fitting = (n for n in range(1, most) if -(-num_charts // n) * CHART_HEIGHT <= height)
-    return next(fitting, most)
 
 
 def _chart(

@@ -178,14 +178,9 @@ def _judged(
     severity = _severity(inputs, signal, value)
     is_judged = (inputs.state.policy_limits(signal.field) or severity) and value is not None
     row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(signal.label, style, 12)
-    row.put(_figure(value), "bold", 8, ">").put(" ")
+    figure = "--" if value is None else f"{value:.4f}" if abs(value) < 1 else format_compact(value, 7)
+    row.put(figure, "bold", 8, ">").put(" ")
     return row.put(severity_label(severity) if is_judged else "", severity or "ok", 5), severity
-
-
-def _figure(value: float | None) -> str:
-    if value is None:
-        return "--"
-    return f"{value:.4f}" if abs(value) < 1 else format_compact(value, 7)
 
 
 def _full(inputs: PanelInputs, signal: PolicySignal, width: int, *, selected: bool) -> Line:

@@ -15,7 +15,7 @@ from esper_overwatch.overwatch_tui.render.format import (
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, wrapped
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import gauge
-from esper_overwatch.protocol.messages.events import RoundFinished, SystemSample
+from esper_overwatch.protocol.messages.events import RoundFinished
 
 _LABEL = 12
 MIN_CONFIGURATION = 4
@@ -86,7 +86,10 @@ def _machine(inputs: PanelInputs, width: int) -> list[Line]:
     if system.gpu_percent is not None or system.gpu_memory is not None:
         lines.append(_gpu(inputs, bar, room))
     if system.gpu_reserved is not None:
-        lines.append(_allocator(system))
+        fragments = None if system.gpu_fragmentation is None else 100 * system.gpu_fragmentation
+        held = _label("tensors").put(f"{format_bytes(system.gpu_allocated)} of ")
+        held.put(f"{format_bytes(system.gpu_reserved)} reserved")
+        lines.append(held.put(f"  {format_number(fragments, '.0f')}% fragmented", "dim"))
     return [row.line(width) for row in lines]
 
 
@@ -99,14 +102,6 @@ def _gpu(inputs: PanelInputs, bar: int, room: int) -> Row:
     row.put(f"{format_bytes(system.gpu_memory)} of {format_bytes(system.gpu_memory_total)}")
     row.put(f"  {format_number(system.gpu_celsius, '.0f')} C ", "dim")
     return row.put(inputs.sparkline("gpu", room, low=0.0, high=100.0), "chart")
-
-
-def _allocator(system: SystemSample) -> Row:
-    """Memory that PyTorch holds of the GPU."""
-    row = _label("tensors").put(f"{format_bytes(system.gpu_allocated)} of ")
-    row.put(f"{format_bytes(system.gpu_reserved)} reserved")
-    fragments = None if system.gpu_fragmentation is None else 100 * system.gpu_fragmentation
-    return row.put(f"  {format_number(fragments, '.0f')}% fragmented", "dim")
 
 
 def _trainer(inputs: PanelInputs, width: int) -> list[Line]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from esper_overwatch.overwatch_tui import keys as key_table
-from esper_overwatch.overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
+from esper_overwatch.overwatch_tui.model.commands import STATE_STYLES, TrackedCommand
 from esper_overwatch.overwatch_tui.model.incidents import IncidentRecord
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.overwatch_tui.source.cursor import speed_name
@@ -261,8 +261,7 @@ def command_words(inputs: PanelInputs, command: TrackedCommand) -> Line:
     row.put(f" {inputs.glyphs.arrow} ", "dim").put(command.state, STATE_STYLES.get(command.state, "accent"))
     if command.rtt is not None:
         row.put(f" {command.rtt * 1000:.0f}ms", "dim")
-    left = inputs.state.escalation_left(command.id)
-    if command.state in OPEN_STATES and command.method == "telemetry.escalate" and left is not None:
+    if (left := inputs.state.epochs_left(command)) is not None:
         row.put(f" ({left} ep left)", "accent")
     elif command.detail:
         row.put(f" {command.detail}", "dim")

@@ -93,16 +93,12 @@ def comparison_lines(
         for name, row in part.items():
             cells = iter(row)
             every = [next(cells) if known else "..." for known in is_read]
-            lines.append(_row(name, every, names, each, width))
+            line = Row().put(f" {name}"[: names - 1], "dim", names)
+            for value in every:
+                line.put(value[: each - 1], "key", each)
+            lines.append(line.line(width))
     hidden = len(options) - len(shown_options), len(values) - len(shown_values)
     if any(hidden):
         words = [f"{n} {name}" for n, name in zip(hidden, ("options", "values"), strict=True) if n]
         lines.append(Row().put(f" {' and '.join(words)} more: esper-tui --once", "dim").line(width))
     return lines
-
-
-def _row(name: str, values: Sequence[str], first: int, each: int, width: int) -> Line:
-    row = Row().put(f" {name}"[: first - 1], "dim", first)
-    for value in values:
-        row.put(value[: each - 1], "key", each)
-    return row.line(width)

@@ -21,11 +21,6 @@ MAX_TEXT = 400
 HEIGHT = 3
 
 
-def pasted_text(event: events.Paste) -> str:
-    """The printable part of a paste's first line; terminals end lines with CR."""
-    return "".join(c for c in "".join(event.text.splitlines()[:1]) if c.isprintable())
-
-
 def type_filter(
     app: App[Any],
     view: ViewState,
@@ -144,8 +139,9 @@ class InputLine(ModalScreen[str | None]):
         return row.line(width)
 
     def on_paste(self, event: events.Paste) -> None:
+        """Take the printable part of the first line; terminals end lines with CR."""
         event.stop()
-        self._type(pasted_text(event))
+        self._type("".join(c for c in "".join(event.text.splitlines()[:1]) if c.isprintable()))
 
     def on_key(self, event: events.Key) -> None:
         if not self.is_current:

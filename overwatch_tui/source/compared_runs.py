@@ -23,7 +23,8 @@ class ComparedRuns:
     """That of the watched run first."""
     reads_watched: bool = False
     """True where the terminal, which joined it late, has not all of the watched run."""
-    _notice: str = ""
+    notice: str = ""
+    """Message about a run that cannot be read; who shows it empties it."""
 
     @property
     def watched(self) -> ComparedRun:
@@ -41,13 +42,8 @@ class ComparedRuns:
                 has_come |= reader.step(seconds / len(self.readers))
             except EsperError as error:
                 words = "is no longer read" if reader.is_over else "is not read for now"
-                self._notice = f"{reader.run.name} {words}: {error}"
+                self.notice = f"{reader.run.name} {words}: {error}"
         return has_come
-
-    def take_notice(self) -> str:
-        """Message about a run that cannot be read; returned once."""
-        notice, self._notice = self._notice, ""
-        return notice
 
     def close(self) -> None:
         """End what runs in the background."""

@@ -16,8 +16,7 @@ from esper_overwatch.protocol.errors import EsperError, RunNotFound
 from esper_overwatch.protocol.messages.events import lease_fingerprint
 from esper_overwatch.protocol.version import __version__
 
-from .link_status import LinkStatus
-from .outcome import Outcome
+from .link_status import LinkStatus, Outcome
 
 MIN_CLOCK_OFFSET = 2 * SECOND
 """A smaller difference to the daemon's clock is taken for the way of the message."""

@@ -21,8 +21,7 @@ from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 from esper_overwatch.protocol.storage.lock import holder_of
 
 from .feed import DRAIN_SECONDS
-from .link_status import LinkStatus
-from .outcome import Outcome
+from .link_status import LinkStatus, Outcome
 
 MAX_REPLAY_PAUSE = 10 * SECOND
 """Longest pause of a recording that is played, microseconds; longer ones are skipped."""

@@ -19,8 +19,10 @@ MAX_LINES = 200
 class _StateFile:
     """A text file in the user's folder for state; a disk error loses its lines silently."""
 
-    def __init__(self, path: Path | None, name: str) -> None:
-        self._path = path or Path(platformdirs.user_state_dir("esper")) / name
+    name = ""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path or Path(platformdirs.user_state_dir("esper")) / self.name
 
     def lines(self) -> list[str]:
         try:
@@ -40,8 +42,7 @@ class _StateFile:
 class PinFile(_StateFile):
     """Names of the pinned charts; by default in `tui-charts` in the user's folder for state."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        super().__init__(path, "tui-charts")
+    name = "tui-charts"
 
     def names(self, at_most: int) -> list[str]:
         lines = self.lines()
@@ -52,8 +53,7 @@ class PinFile(_StateFile):
 class HistoryFile(_StateFile):
     """Lines typed after `:`, the newest last; by default in `tui-history` in the user's folder for state."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        super().__init__(path, "tui-history")
+    name = "tui-history"
 
     def lines(self) -> list[str]:
         return super().lines()[-MAX_LINES:]
