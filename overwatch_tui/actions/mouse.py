@@ -78,11 +78,8 @@ class MouseActions(MoveActions):
             self._sort_by(order)
             return
         rows = self.panels[name].keys(self.body)
-        scroll = view.scroll.get(name)
-        if scroll is None or view.detail or y < scroll.top:
-            return
-        at = scroll.start + y - scroll.top
-        if at < min(len(rows), scroll.start + scroll.height):
+        at = None if view.detail else view.row_at(name, len(rows), y)
+        if at is not None:
             is_selected = was_focused and view.selected_index(name, rows) == at
             view.select(name, rows[at])
             if is_selected:

@@ -86,14 +86,6 @@ def keys(inputs: RunListInputs) -> list[Hashable]:
     return [(machine.host, run.id) for machine, run in inputs.entries]
 
 
-def key_at(inputs: RunListInputs, y: int) -> Hashable | None:
-    """The row that is drawn in a line of the screen; None where it has none."""
-    scroll, rows = inputs.view.scroll.get("runs"), keys(inputs)
-    if scroll is None or y < scroll.top or y - scroll.top >= min(scroll.height, len(rows) - scroll.start):
-        return None
-    return rows[scroll.start + y - scroll.top]
-
-
 def _problems(inputs: RunListInputs) -> list[Row]:
     """A line for each machine that does not answer, with the age of what is shown of it."""
     found = []

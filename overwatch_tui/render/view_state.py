@@ -154,6 +154,13 @@ class ViewState:
         except ValueError:
             return 0
 
+    def row_at(self, panel: str, count: int, y: int) -> int | None:
+        """Index of the one of `count` rows that a line of a panel shows; None where it shows none."""
+        scroll = self.scroll.get(panel)
+        if scroll is None or y < scroll.top or y - scroll.top >= min(scroll.height, count - scroll.start):
+            return None
+        return scroll.start + y - scroll.top
+
     def visible_rows(self, panel: str, keys: Sequence[Hashable], height: int, *, top: int) -> Scroll:
         """The `height` rows to draw from line `top` on, the selected one among them; they move little."""
         at = self.selected_index(panel, keys)

@@ -15,7 +15,6 @@ from esper_overwatch.overwatch_tui.render.lines import Row
 from esper_overwatch.overwatch_tui.render.run_rows import (
     FIELDS,
     RunListInputs,
-    key_at,
     keys,
     marked_runs,
     run_list_lines,
@@ -165,13 +164,12 @@ class RunsScreen(Screen[None], inherit_bindings=False):
     def on_click(self, event: Click) -> None:
         """The first click on a row selects it, one on the selected row opens it."""
         event.stop()
-        inputs = self._inputs()
-        key = key_at(inputs, event.screen_y)
-        rows = keys(inputs)
-        if key is not None and rows.index(key) == self._view.selected_index("runs", rows):
+        rows = keys(self._inputs())
+        at = self._view.row_at("runs", len(rows), event.screen_y)
+        if at is not None and at == self._view.selected_index("runs", rows):
             self.action_open()
-        elif key is not None:
-            self._view.select("runs", key)
+        elif at is not None:
+            self._view.select("runs", rows[at])
             self.draw()
 
     def on_mouse_scroll_down(self) -> None:

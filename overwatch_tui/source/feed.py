@@ -45,9 +45,11 @@ class Feed(Protocol):
 
     def drain(self) -> list[Item]:
         """Items received since the last call; never blocks."""
+        return []
 
     def now(self) -> int:
         """The daemon's wall time, microseconds."""
+        return time.time_ns() // 1000
 
     def update_link(self, link: LinkStatus) -> None:
         """Fill in the state of the link."""
@@ -59,18 +61,12 @@ class Feed(Protocol):
         """Close sockets and files."""
 
 
-class NoFeed:
+class NoFeed(Feed):
     """A feed without events, behind the list of runs until one is opened."""
 
     run_id: str | None = None
     boot: str | None = None
     is_caught_up = True
-
-    def drain(self) -> list[Item]:
-        return []
-
-    def now(self) -> int:
-        return time.time_ns() // 1000
 
     def update_link(self, link: LinkStatus) -> None:
         link.state, link.problem = "searching", "no run is open; R lists them"
