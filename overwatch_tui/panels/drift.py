@@ -10,6 +10,7 @@ from esper_overwatch.overwatch_tui.render.format import format_compact, format_n
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import severity_label, severity_mark
+from esper_overwatch.protocol.messages.events import PPOUpdate
 from esper_overwatch.protocol.messages.vocabulary import SEVERITY_RANK
 
 _HEAD = "policy."
@@ -97,13 +98,11 @@ def _footer(inputs: PanelInputs, width: int) -> list[Line]:
     lines = [row.line(width)]
     ppo = inputs.state.ppo
     if ppo is not None and ppo.lstm_h_rms is not None:
-        lines.insert(0, _lstm(inputs, width))
+        lines.insert(0, _lstm(inputs, ppo, width))
     return lines
 
 
-def _lstm(inputs: PanelInputs, width: int) -> Line:
-    ppo = inputs.state.ppo
-    assert ppo is not None
+def _lstm(inputs: PanelInputs, ppo: PPOUpdate, width: int) -> Line:
     row = Row().put(" lstm rms", "dim")
     for name, value in (("h", ppo.lstm_h_rms), ("c", ppo.lstm_c_rms)):
         kinds = ("lstm_saturated", "lstm_dead")

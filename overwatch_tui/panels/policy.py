@@ -19,7 +19,7 @@ from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import gauge
 from esper_overwatch.overwatch_tui.render.theme import severity_label, severity_mark
-from esper_overwatch.protocol.messages.events import EvaluationFinished
+from esper_overwatch.protocol.messages.events import EvaluationFinished, PPOUpdate
 
 from . import curves
 
@@ -87,7 +87,8 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     if ppo is None:
         return Drawn(_without_updates(inputs, width, height))
     at = inputs.view.selected_index("policy", keys(inputs))
-    tail = [line(inputs, width) for line in (_actions, _returns, _settings, _phases)]
+    tail = [_actions(ppo, width), _returns(inputs, width), _settings(inputs, ppo, width)]
+    tail.append(_phases(inputs, width))
     tail[2:2] = _components(inputs, width)
     tail[2:2] = _held_out(inputs, width)
     alone = inputs.view.name == "policy"
@@ -98,8 +99,8 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         lines += [EMPTY, *tail]
         rest = height - len(lines) - 1
         if rest >= 2:
-            lines += [EMPTY, *_heads(inputs, width)[:rest]]
-        groups = _observations(inputs, width)
+            lines += [EMPTY, *_heads(inputs, ppo, width)[:rest]]
+        groups = _observations(ppo, width)
         if groups and height - len(lines) > len(groups):
             lines += [EMPTY, *groups]
         room = height - len(lines) - 1
@@ -193,9 +194,7 @@ def _full(inputs: PanelInputs, signal: PolicySignal, width: int, *, selected: bo
     return row.line(width, selected=selected)
 
 
-def _actions(inputs: PanelInputs, width: int) -> Line:
-    ppo = inputs.state.ppo
-    assert ppo is not None
+def _actions(ppo: PPOUpdate, width: int) -> Line:
     row = Row().put(" actions  ", "dim")
     for name, share in sorted_terms(ppo.op_fraction, 0.005):
         text = f"{name.lower()} {100 * share:.0f}%"
@@ -275,9 +274,7 @@ def _held_out(inputs: PanelInputs, width: int) -> list[Line]:
     return [row.line(width, selected=selected)]
 
 
-def _settings(inputs: PanelInputs, width: int) -> Line:
-    ppo = inputs.state.ppo
-    assert ppo is not None
+def _settings(inputs: PanelInputs, ppo: PPOUpdate, width: int) -> Line:
     row = Row().put(" update   ", "dim")
     row.put(f"adv {ppo.advantage_mean:+.2f}{inputs.glyphs.plus_minus}{ppo.advantage_std:.2f}")
     row.put(f"  {ppo.epochs}{inputs.glyphs.times}{ppo.minibatches}", "dim")
@@ -311,10 +308,8 @@ def _phases(inputs: PanelInputs, width: int) -> Line:
     return row.line(width)
 
 
-def _heads(inputs: PanelInputs, width: int) -> list[Line]:
+def _heads(inputs: PanelInputs, ppo: PPOUpdate, width: int) -> list[Line]:
     """Per head of the action: entropy as a bar, gradient norm, ratios."""
-    ppo = inputs.state.ppo
-    assert ppo is not None
     title = f" {'head':<14}{'entropy':<26}{'grad norm':>10}{'max ratio':>11}"
     has_more = bool(ppo.head_clip_fraction) and width >= len(title) + HEAD_COLUMNS_WIDTH
     more = f"{'clip':>8}" if has_more else ""
@@ -337,10 +332,9 @@ def _heads(inputs: PanelInputs, width: int) -> list[Line]:
     return lines
 
 
-def _observations(inputs: PanelInputs, width: int) -> list[Line]:
+def _observations(ppo: PPOUpdate, width: int) -> list[Line]:
     """Per group of the policy's inputs: where they lie, and how far from where they were."""
-    ppo = inputs.state.ppo
-    if ppo is None or not ppo.observation_groups:
+    if not ppo.observation_groups:
         return []
     columns = ("mean", "std", "outliers", "clipped", "missing", "drift")
     row = Row().put(" inputs", "dim", 15)

@@ -15,7 +15,7 @@ from esper_overwatch.overwatch_tui.render.format import (
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, wrapped
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import gauge
-from esper_overwatch.protocol.messages.events import RoundFinished
+from esper_overwatch.protocol.messages.events import RoundFinished, SystemSample
 
 _LABEL = 12
 MIN_CONFIGURATION = 4
@@ -84,7 +84,7 @@ def _machine(inputs: PanelInputs, width: int) -> list[Line]:
     rest.put(f", disk {format_bytes(system.disk_free)} free")
     lines = [cpu, memory, rest]
     if system.gpu_percent is not None or system.gpu_memory is not None:
-        lines.append(_gpu(inputs, bar, room))
+        lines.append(_gpu(inputs, system, bar, room))
     if system.gpu_reserved is not None:
         fragments = None if system.gpu_fragmentation is None else 100 * system.gpu_fragmentation
         held = _label("tensors").put(f"{format_bytes(system.gpu_allocated)} of ")
@@ -93,9 +93,7 @@ def _machine(inputs: PanelInputs, width: int) -> list[Line]:
     return [row.line(width) for row in lines]
 
 
-def _gpu(inputs: PanelInputs, bar: int, room: int) -> Row:
-    system = inputs.state.system
-    assert system is not None
+def _gpu(inputs: PanelInputs, system: SystemSample, bar: int, room: int) -> Row:
     percent = system.gpu_percent
     row = _label("gpu").add(gauge(None if percent is None else percent / 100, bar, inputs.glyphs))
     row.put(f" {format_number(percent, '.0f')}%", "", 6)
