@@ -170,14 +170,10 @@ class Session:
 
     def _ask_commands(self) -> None:
         """Ask a published run now and then for its commands."""
-        if (
-            not self.state.is_published
-            or self.link.state != "live"
-            or time.monotonic() < self._ask_commands_at
-        ):
-            return
-        self._ask_commands_at = time.monotonic() + COMMANDS_SECONDS
-        self.ask("status", {}, self._take_commands)
+        is_due = self.link.state == "live" and time.monotonic() >= self._ask_commands_at
+        if self.state.is_published and is_due:
+            self._ask_commands_at = time.monotonic() + COMMANDS_SECONDS
+            self.ask("status", {}, self._take_commands)
 
     def _take_commands(self, reply: RequestOutcome) -> None:
         if reply.result is not None:

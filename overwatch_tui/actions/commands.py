@@ -48,16 +48,14 @@ def _pause(state: State) -> Question:
     if state.run_state == "PAUSED":
         return Question("resume", {}, "Resume the training?", "it continues at once")
     if state.is_published:
-        return Question(
-            "pause", {}, "Pause the loop?", "it waits at its next pause point until it is resumed"
-        )
+        waits = "it waits at its next pause point until it is resumed"
+        return Question("pause", {}, "Pause the loop?", waits)
     return Question("pause", {}, "Pause the training?", "it stops after this epoch until it is resumed")
 
 
 def _checkpoint(state: State) -> Question:
-    if state.is_published:
-        return Question("checkpoint", {}, "Save a checkpoint?", "when the loop next looks for commands")
-    return Question("checkpoint", {}, "Save a checkpoint?", "at the end of this epoch")
+    when = "when the loop next looks for commands" if state.is_published else "at the end of this epoch"
+    return Question("checkpoint", {}, "Save a checkpoint?", when)
 
 
 def _stop(state: State) -> Question:

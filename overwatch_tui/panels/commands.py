@@ -41,7 +41,7 @@ def keys(inputs: PanelInputs) -> Sequence[Hashable]:
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A table of commands."""
     commands = _rows(inputs)
-    # Of who sent a command; 0 where neither that nor what became of it fits.
+    # Columns of who sent a command; 0 where neither that nor what became of it fits.
     longest = max([4, *(len(command.by) for command in commands)])
     by = min(24, longest, width - 66) if width >= 76 else 0
     titles = "    #  WHEN      COMMAND                  STATE       RTT"

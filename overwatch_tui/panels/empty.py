@@ -12,10 +12,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     texts = [("E S P E R   O V E R W A T C H", "title"), ("", "")]
     texts.append((link_text(link) or f"{link.label.lower()} ...", "bold"))
     if link.state == "searching":
-        texts += [
-            ("", ""),
-            ("still looking; R lists all runs, also those that have ended", "dim"),
-        ]
+        texts += [("", ""), ("still looking; R lists all runs, also those that have ended", "dim")]
     texts += [("", ""), ("? help   R runs   q quit", "dim")]
     lines: list[Line] = [EMPTY] * max(0, (height - len(texts)) // 2)
     for text, style in texts:

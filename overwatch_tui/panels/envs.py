@@ -153,11 +153,8 @@ def _cells(inputs: PanelInputs, found: list[EnvRow], width: int) -> list[Line]:
             row.put(cell, f"{style} select bold" if env.env == inputs.view.env else style)
         lines.append(row.line(width))
     levels = inputs.glyphs.spark
-    shades = (
-        f" {levels[0]} {format_percent(low)} to {levels[-1]} {format_percent(high)} accuracy"
-        if known
-        else " "
-    )
+    shades = f" {levels[0]} {format_percent(low)} to {levels[-1]} {format_percent(high)} accuracy"
+    shades = shades if known else " "
     flagged = sorted({row.status for row in found if row.is_flagged})
     letters = "".join(f"  {word[0].upper()} {word}" for word in flagged)
     return [*lines, Row().put(f"{shades}{letters}", "dim").line(width)]

@@ -44,7 +44,7 @@ def layer_rows(inputs: PanelInputs, env: int) -> list[LayerRow]:
     rows = []
     gradients = (layers.grad_norm, layers.grad_rms, layers.grad_max, layers.zero_fraction, layers.nonfinite)
     outputs = (layers.activation_rms, layers.activation_max, layers.activation_zero_fraction)
-    columns: tuple[list[list[Any]] | None, ...] = (*gradients, layers.weight_norm, *outputs)
+    columns: list[Any] = [*gradients, layers.weight_norm, *outputs]
     for i, name in enumerate(layers.layer):
         cells = [at_or_none(at_or_none(column, i), env) for column in columns]
         norm, rms, peak, zero, nonfinite, weight, out_rms, out_max, out_zero = cells

@@ -163,10 +163,7 @@ def _selected(inputs: PanelInputs, width: int, height: int) -> list[Line]:
     if name in metrics.histograms:
         return _counts(metrics.histograms[name], inputs, width, height)
     charts = list(charted(inputs))
-    wanted = (
-        [chart_of(name)] if leaf else [one for one in charts if one.rpartition("/")[0] == chart_of(group)]
-    )
-    wanted = [one for one in wanted if one in charts]
+    wanted = [one for one in charts if (one if leaf else one.rpartition("/")[0]) == chart_of(name or group)]
     if not wanted and name in metrics.tables:
         return _cells(metrics.tables[name], width, height)
     if not wanted and name in metrics.images:

@@ -82,14 +82,9 @@ def _facts(inputs: PanelInputs, story: SeedStory, width: int) -> list[Line]:
 
 def _shapley(inputs: PanelInputs, story: SeedStory) -> float | None:
     """Shapley value of this seed; None if its round was not analysed or it ended before the round did."""
-    state = inputs.state
-    ended = story.end_stage in ("PRUNED", "DORMANT")
-    if (
-        state.shapley is None
-        or state.shapley_ctx.round != story.round
-        or ended
-        or story.slot not in state.slots
-    ):
+    state, ended = inputs.state, story.end_stage in ("PRUNED", "DORMANT")
+    is_of_round = state.shapley_ctx.round == story.round and story.slot in state.slots
+    if state.shapley is None or ended or not is_of_round:
         return None
     found = at_or_none(at_or_none(state.shapley.value, story.env), state.slots.index(story.slot))
     return None if found is None else float(found)

@@ -140,11 +140,7 @@ def _stalls(counted: RoundFinished) -> Row:
 def _bus(inputs: PanelInputs, width: int) -> list[Line]:
     link, state = inputs.link, inputs.state
     rate = "--" if link.events_per_second is None else f"{link.events_per_second:.1f}"
-    lost = (
-        "none"
-        if not any(link.dropped.values())
-        else ", ".join(f"{k} {v}" for k, v in link.dropped.items() if v)
-    )
+    lost = ", ".join(f"{stream} {count}" for stream, count in link.dropped.items() if count) or "none"
     clients = "--" if link.num_clients is None else str(link.num_clients)
     state_ = _label("link").put(link.label, link.severity or "ok")
     viewers = "viewer" if clients == "1" else "viewers"

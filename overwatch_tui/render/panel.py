@@ -90,10 +90,8 @@ class PanelInputs:
     @property
     def own_curves(self) -> Curves:
         """Curves of the run that reach back furthest: where it is compared those of its journal."""
-        charts = self.view.charts
-        is_compared = charts.overlay == OVER_RUNS and charts.watched is not None
-        read = charts.watched.curves if is_compared and charts.watched is not None else None
-        return self.state.curves if read is None or not read.histories else read
+        watched = self.view.charts.watched if self.view.charts.overlay == OVER_RUNS else None
+        return self.state.curves if watched is None or not watched.curves.histories else watched.curves
 
     @cached_property
     def axis(self) -> ChartAxis:

@@ -367,13 +367,8 @@ def _nothing(inputs: RunListInputs, width: int) -> list[Line]:
     if inputs.runs.entries:
         text = f" no run passes {inputs.view.filter_note('runs')}; Esc shows all"
         return [Row().put(text, "dim").line(width)]
-    return [
-        Row()
-        .put(" no run yet; start one with: ", "dim")
-        .put("esper-daemon start --detach", "accent")
-        .line(width),
-        Row().put(" it appears here by itself", "dim").line(width),
-    ]
+    start = Row().put(" no run yet; start one with: ", "dim").put("esper-daemon start --detach", "accent")
+    return [start.line(width), Row().put(" it appears here by itself", "dim").line(width)]
 
 
 def _key_line(inputs: RunListInputs, width: int) -> Line:

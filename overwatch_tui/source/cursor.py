@@ -254,9 +254,7 @@ class RecordedCursor(Cursor):
         present = self._state if self._seek is None else self._seek.state
         now, shown = feed.now(), present
         is_back = target.is_behind(present.numbers, present.ts)
-        keyframe = None
-        if target.until is None:
-            keyframe = self.timeline.keyframe_before(target)
+        keyframe = self.timeline.keyframe_before(target) if target.until is None else None
         if keyframe is None and is_back:
             keyframe = self.timeline.keyframes[0]
         if keyframe is not None and (is_back or keyframe.state.position > present.position):
