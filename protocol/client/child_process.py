@@ -24,22 +24,24 @@ class ChildProcess:
         command: program and arguments.
         is_piped: its output is read while it comes, by `take`, and waits where nobody does; else a file
             holds all of it.
+        holds_input: its input is open and silent until `stop` or the end of this process; else it is empty.
 
     Raises:
         OSError: it cannot be run.
     """
 
-    def __init__(self, command: Sequence[str], *, is_piped: bool = False) -> None:
+    def __init__(self, command: Sequence[str], *, is_piped: bool = False, holds_input: bool = False) -> None:
+        source = subprocess.PIPE if holds_input else subprocess.DEVNULL
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
         if not is_piped:
             self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-            self._process = _start(command, self._out, self._err)
+            self._process = _start(command, source, self._out, self._err)
             return
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         self._out = open(reader, "rb", buffering=0)  # noqa: SIM115
         with open(writer, "wb", buffering=0) as far_end:
-            self._process = _start(command, far_end, self._err)
+            self._process = _start(command, source, far_end, self._err)
 
     def take(self) -> bytes:
         """What has come through the pipe since, up to a MiB; never waits."""
@@ -81,28 +83,33 @@ class ChildProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         self._out.close()
         self._err.close()
 
 
-def _start(command: Sequence[str], out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], source: int, out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
     """Run a command from a thread that waits for its end: Linux takes a thread's end for the parent's death.
 
     Raises:
         OSError: it cannot be run.
     """
     process: Future[subprocess.Popen[bytes]] = Future()
-    threading.Thread(target=_run, args=(process, command, out, err), name="esper-child", daemon=True).start()
+    arguments = (process, command, source, out, err)
+    threading.Thread(target=_run, args=arguments, name="esper-child", daemon=True).start()
     return process.result()
 
 
 def _run(
-    process: Future[subprocess.Popen[bytes]], command: Sequence[str], out: IO[bytes], err: IO[bytes]
+    process: Future[subprocess.Popen[bytes]],
+    command: Sequence[str],
+    source: int,
+    out: IO[bytes],
+    err: IO[bytes],
 ) -> None:
     try:
-        started = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, preexec_fn=_end_with_parent
-        )
+        started = subprocess.Popen(command, stdin=source, stdout=out, stderr=err, preexec_fn=_end_with_parent)
     except (OSError, subprocess.SubprocessError, ValueError, MemoryError) as error:
         process.set_exception(error)
     else:

@@ -1,6 +1,6 @@
 """A run on another machine, through OpenSSH: its three sockets appear here as local ones.
 
-`ssh HOST esper-daemon list --json` finds the run, `ssh -N -L …` ×3 carries the sockets. Nothing listens on a
+`ssh HOST esper-daemon list --json` finds the run, `ssh -L …` ×3 carries the sockets. Nothing listens on a
 port, and every login there may command. Never blocks: `step` looks at the two processes and starts the
 next one, again after a tunnel's death.
 """
@@ -22,13 +22,25 @@ from esper_overwatch.protocol.storage.folders import socket_folder
 
 from .child_process import ChildProcess
 from .endpoint import NotReady, Target, TargetSource
-from .ssh_command import BATCH, SSH_OPTIONS, RemoteCommand, SshProcess, remote_daemon, ssh_options
+from .ssh_command import (
+    BATCH,
+    SSH_OPTIONS,
+    RemoteCommand,
+    SshProcess,
+    forget_forwards,
+    remote_daemon,
+    ssh_options,
+)
 
 SOCKETS = ("ev", "qry", "ctl")
 RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0)
 RELOOK_SECONDS = 3.0
 _TUNNEL_OPTIONS = [*SSH_OPTIONS, *ssh_options("StreamLocalBindUnlink=yes", "StreamLocalBindMask=0177")]
 """For the sockets. Without `ExitOnForwardFailure`, which counts the forwards of the configuration, too."""
+
+
+_HOLD = "cat"
+"""Keeps the tunnel open until its input ends. `ssh -N` ends at once where it uses a shared connection."""
 
 
 class _Row(msgspec.Struct):
@@ -61,6 +73,7 @@ class SshTunnel(TargetSource):
         self._phase: Literal["idle", "asking", "opening", "open"] = "idle"
         self._listing: RemoteCommand | None = None
         self._tunnel: ChildProcess | None = None
+        self._forwards: list[str] = []
         self._folder: Path | None = None
         self._target: Target | None = None
         self._error: EsperError | None = None
@@ -109,6 +122,9 @@ class SshTunnel(TargetSource):
             if process is not None:
                 process.stop()
         self._listing = self._tunnel = None
+        if self._forwards:
+            forget_forwards(self._destination, self._forwards)
+            self._forwards = []
         self._phase = "idle"
 
     def _list_runs(self) -> None:
@@ -167,11 +183,10 @@ class SshTunnel(TargetSource):
         return row
 
     def _open_tunnel(self, row: _Row, paths: dict[str, str]) -> None:
-        if self._tunnel is not None:
-            self._tunnel.stop()
+        self._stop()
         if self._folder is None:
             self._folder = socket_folder(f"ssh-{secrets.token_hex(4)}")
-        forwards = [word for name in SOCKETS for word in ("-L", f"{self._folder / name}:{paths[name]}")]
+        self._forwards = [word for name in SOCKETS for word in ("-L", f"{self._folder / name}:{paths[name]}")]
         for name in SOCKETS:
             (self._folder / name).unlink(missing_ok=True)
         self._target = Target(
@@ -183,9 +198,8 @@ class SshTunnel(TargetSource):
         self._give_up_at = time.monotonic() + self.patience_seconds
         batch = BATCH if self._batch or self._failures else []
         try:
-            self._tunnel = SshProcess(
-                ["-N", *_TUNNEL_OPTIONS, *batch, *forwards, *self._destination.arguments]
-            )
+            options = [*_TUNNEL_OPTIONS, *batch, *self._forwards]
+            self._tunnel = SshProcess(self._destination, options, _HOLD, holds_input=True)
         except TunnelError as error:
             self._fail(error)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
-from collections.abc import Collection, Sequence
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import IO
 
 from esper_overwatch.protocol.codec.addresses import SshDestination
@@ -31,9 +34,16 @@ SSH_OPTIONS = ssh_options(
     "ConnectTimeout=10",
     "LogLevel=ERROR",
     "RemoteCommand=none",
+    "RequestTTY=no",
 )
 BATCH = ssh_options("BatchMode=yes")
 """Ask for nothing: a screen is in the way."""
+UNASKED = ("Permission denied", "Host key verification failed")
+"""Words of an ssh that would have had to ask for something, and was not let."""
+BEGIN = b"esper-overwatch begins\n"
+"""Printed there before a command: what comes before it is of the login shell's own files (`.bashrc`)."""
+_LOCAL_SECONDS = 2.0
+"""Time for an ssh that talks to nobody on another machine."""
 _COMMAND_OPTIONS = [*SSH_OPTIONS, *ssh_options("ClearAllForwardings=yes")]
 """For a command: forwards of the user's configuration are another session's, and their ports may be taken."""
 
@@ -43,16 +53,63 @@ def remote_daemon(daemon: str | None) -> str:
     return daemon or os.environ.get(DAEMON_VARIABLE) or "esper-daemon"
 
 
+@cache
+def _configuration(ssh: str | None, host: tuple[str, ...]) -> Mapping[str, str]:
+    """What ssh's configuration says of a host, by keyword; nothing where this ssh does not tell."""
+    told = _run_locally([ssh or "ssh", "-G", *host])
+    return dict(line.split(" ", 1) for line in told.splitlines() if " " in line)
+
+
+def _configured(destination: SshDestination, keyword: str) -> str:
+    found = _configuration(shutil.which("ssh"), tuple(destination.arguments))
+    return found.get(keyword, "no")
+
+
+def _run_locally(command: Sequence[str]) -> str:
+    quiet = subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            command, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, timeout=_LOCAL_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace")
+
+
+def _sharing(destination: SshDestination) -> list[str]:
+    """Options by which a connection that is open is shared, and none is opened for others (`ControlMaster`).
+
+    Theirs would end with ours, and ours would wait for their end; but for one that stays by itself.
+    """
+    persists = _configured(destination, "controlpersist") != "no"
+    return [] if persists else ssh_options("ControlMaster=no")
+
+
+def forget_forwards(destination: SshDestination, forwards: Sequence[str]) -> None:
+    """Have a shared connection end forwards that its next user would else be told are there already."""
+    if _configured(destination, "controlpath") not in ("no", "none"):
+        _run_locally(["ssh", "-O", "cancel", *forwards, *destination.arguments])
+
+
 class SshProcess(ChildProcess):
-    """`ssh ARGUMENTS`, running in the background.
+    """`ssh OPTIONS HOST COMMAND`, running in the background.
 
     Raises:
         TunnelError: it cannot be run.
     """
 
-    def __init__(self, arguments: Sequence[str], *, is_piped: bool = False) -> None:
+    def __init__(
+        self,
+        destination: SshDestination,
+        options: Sequence[str],
+        command: str,
+        *,
+        is_piped: bool = False,
+        holds_input: bool = False,
+    ) -> None:
+        words = ["ssh", *options, *_sharing(destination), *destination.arguments, command]
         try:
-            super().__init__(["ssh", *arguments], is_piped=is_piped)
+            super().__init__(words, is_piped=is_piped, holds_input=holds_input)
         except OSError as error:
             raise _absent(error) from None
 
@@ -80,11 +137,11 @@ class RemoteCommand(SshProcess):
         batch: bool,
         is_piped: bool = False,
     ) -> None:
-        self._host, self._daemon, self._words = destination.login, daemon, words
-        self._begun = b""
+        self._destination, self._daemon, self._words = destination, daemon, words
+        self._begun, self._has_begun = b"", False
         options = [*_COMMAND_OPTIONS, *(BATCH if batch else [])]
-        command = f"{daemon} {shlex.join(words)}"
-        super().__init__([*options, *destination.arguments, command], is_piped=is_piped)
+        command = f"echo {BEGIN.decode().strip()}; {daemon} {shlex.join(words)}"
+        super().__init__(destination, options, command, is_piped=is_piped)
 
     @property
     def num_bytes(self) -> int:
@@ -98,13 +155,24 @@ class RemoteCommand(SshProcess):
 
     def take_lines(self) -> list[bytes]:
         """Whole lines that have come since, up to about a MiB of them; never waits."""
-        *lines, self._begun = (self._begun + self.take()).split(b"\n")
+        self._begun += self.take()
+        if not self._has_begun:
+            _, mark, rest = self._begun.partition(BEGIN)
+            if not mark:
+                return []
+            self._has_begun, self._begun = True, rest
+        *lines, self._begun = self._begun.split(b"\n")
         return lines
 
     def output(self, *, good: Collection[int] = (0,)) -> IO[bytes]:
         """All that it has printed; the file is gone after `stop`. See `check` for arguments and errors."""
         self.check(good=good)
         self.file.seek(0)
+        if not any(line.endswith(BEGIN) for line in iter(self.file.readline, b"")):
+            raise TunnelError(
+                f"{self._destination.login}: the shell there ends before it begins {self._daemon}; "
+                f"try: {_by_hand(self._destination)}"
+            )
         return self.file
 
     def check(self, *, good: Collection[int] = (0,)) -> None:
@@ -116,15 +184,15 @@ class RemoteCommand(SshProcess):
         Raises:
             TunnelError: it has failed; says why.
         """
-        code, words = self.code, self.last_words
+        code, words, host = self.code, self.last_words, self._destination.login
         if code == SSH_FAILED:
-            raise TunnelError(f"{self._host} cannot be reached: {words or 'ssh gave no reason'}")
+            raise _unreachable(self._destination, words)
         if code == NOT_FOUND:
-            raise not_on_path(self._host, self._daemon)
+            raise not_on_path(host, self._daemon)
         if code not in good:
             command = f"{self._daemon} {self._words[0]}"
             hint = "; is the esper-overwatch there as new as this one?" if code == WRONG_USAGE else ""
-            raise TunnelError(f"{self._host}: {command} ended with {code}: {words or 'no reason'}{hint}")
+            raise TunnelError(f"{host}: {command} ended with {code}: {words or 'no reason'}{hint}")
 
 
 def run_remotely(destination: SshDestination, arguments: Sequence[str], *, daemon: str | None = None) -> int:
@@ -135,12 +203,15 @@ def run_remotely(destination: SshDestination, arguments: Sequence[str], *, daemo
     """
     daemon = remote_daemon(daemon)
     command = f"{daemon} {shlex.join(arguments)}"
-    try:
-        done = subprocess.run(["ssh", *_COMMAND_OPTIONS, *destination.arguments, command])
-    except OSError as error:
-        raise _absent(error) from None
+    options = [*_COMMAND_OPTIONS, *_sharing(destination)]
+    with tempfile.NamedTemporaryFile("r", errors="replace") as log:
+        try:
+            done = subprocess.run(["ssh", *options, "-E", log.name, *destination.arguments, command])
+        except OSError as error:
+            raise _absent(error) from None
+        said = [line for line in log.read().splitlines() if line.strip()]
     if done.returncode == SSH_FAILED:
-        raise TunnelError(f"{destination.login} cannot be reached")
+        raise _unreachable(destination, said[-1] if said else "")
     if done.returncode == NOT_FOUND:
         raise not_on_path(destination.login, daemon)
     return done.returncode
@@ -148,6 +219,16 @@ def run_remotely(destination: SshDestination, arguments: Sequence[str], *, daemo
 
 def _absent(error: OSError) -> TunnelError:
     return TunnelError(f"ssh cannot be run here ({error.strerror}); install OpenSSH's client")
+
+
+def _by_hand(destination: SshDestination) -> str:
+    """What to type to see all that ssh has to say, and to answer what it asks."""
+    return shlex.join(["ssh", *destination.arguments])
+
+
+def _unreachable(destination: SshDestination, words: str) -> TunnelError:
+    reason = words.strip().rstrip(".") or "the connection broke"
+    return TunnelError(f"{destination.login} cannot be reached: {reason}; try: {_by_hand(destination)}")
 
 
 def not_on_path(host: str, daemon: str) -> TunnelError:

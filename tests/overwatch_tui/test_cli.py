@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from esper_overwatch.overwatch_tui import session
 from esper_overwatch.overwatch_tui.cli import main
-from esper_overwatch.protocol.client.ssh_command import DAEMON_VARIABLE
+from esper_overwatch.protocol.client.ssh_command import BEGIN, DAEMON_VARIABLE
 
 from . import journal
 from .runs import make_run
@@ -148,7 +148,7 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script = tmp_path / "bin" / "ssh"
     script.parent.mkdir()
     script.write_text(
-        "#!/bin/sh\n"
+        f"#!/bin/sh\necho welcome\nprintf '%s' '{BEGIN.decode()}'\n"
         f'case "$*" in *" list --all --json --follow") cat {home}/list ;;\n'
         f'*" replay --json -- alpha") cat {home}/runs/alpha/events.jsonl || exit 10 ;;\n'
         "*) echo [] ;; esac\n"

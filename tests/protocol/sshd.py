@@ -47,6 +47,7 @@ class Machine:
     """Runs of `home`, reached as the host `box` by whoever has `client` first on the PATH.
 
     Attributes:
+        folder: all that belongs to it: the keys `host` and `user`, and what is `authorized` and `known`.
         home: `$ESPER_HOME` on that machine.
         environment: of a daemon on that machine.
         client: a folder with an `ssh` that knows how to log in.
@@ -63,7 +64,7 @@ class Machine:
             "XDG_RUNTIME_DIR": str(runtime),
             "PYTHONPATH": str(ROOT),
         }
-        self._folder = folder
+        self.folder = folder
         self.port = free_ports()
         _script(programs / "esper-daemon", f'exec {sys.executable} -m esper_overwatch.trainer "$@"')
         for key in ("host", "user"):
@@ -92,12 +93,20 @@ class Machine:
 
     def configure(self, line: str) -> None:
         """Add a line to the server's configuration, from its next start on."""
-        with (self._folder / "sshd_config").open("a") as file:
+        with (self.folder / "sshd_config").open("a") as file:
             file.write(line + "\n")
+
+    def force(self, command: str) -> None:
+        """Have each login execute this instead, as a login shell's files might; starts the server anew."""
+        self.down()
+        lines = (self.folder / "sshd_config").read_text().splitlines()
+        kept = [line for line in lines if not line.startswith("ForceCommand ")]
+        (self.folder / "sshd_config").write_text("\n".join([*kept, f"ForceCommand {command}", ""]))
+        self.up()
 
     def configure_client(self, line: str) -> None:
         """Add a line to what the client's configuration says of `box`."""
-        with (self._folder / "ssh_config").open("a") as file:
+        with (self.folder / "ssh_config").open("a") as file:
             file.write(f"  {line}\n")
 
     def up(self) -> None:
@@ -106,7 +115,7 @@ class Machine:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         assert SSHD is not None
         self._sshd = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", str(self._folder / "sshd_config")], stderr=subprocess.DEVNULL
+            [SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config")], stderr=subprocess.DEVNULL
         )
         end = time.monotonic() + 300
         while True:
@@ -133,8 +142,8 @@ class Machine:
 
     def remove(self) -> None:
         """Delete its files, once the commands that it still runs have seen that nobody reads them."""
-        while self._folder.exists():
-            shutil.rmtree(self._folder, ignore_errors=True)
+        while self.folder.exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def freeze(self) -> None:
         """Stop it in the middle: what is connected stays so and hears nothing more."""
@@ -174,6 +183,18 @@ class Machine:
 
     def __exit__(self, *_: object) -> None:
         self.down()
+
+
+def ssh_children() -> list[psutil.Process]:
+    """The processes named ssh; another child may end while it is asked for its name."""
+    import psutil
+
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if child.name() == "ssh":
+                found.append(child)
+    return found
 
 
 def _script(path: Path, line: str) -> None:

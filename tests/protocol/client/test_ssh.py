@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -24,51 +21,10 @@ from esper_overwatch.protocol.client.sources import make_target_source, wait_for
 from esper_overwatch.protocol.client.ssh_command import DAEMON_VARIABLE
 from esper_overwatch.protocol.errors import NoReply, RunNotFound, TunnelError
 from esper_overwatch.protocol.journal.reader import read
-from tests.protocol.harness import DAEMON, Daemon, Reader, until
-from tests.protocol.sshd import ABSENT, Machine
+from tests.protocol.harness import Daemon, Reader, until
+from tests.protocol.sshd import ABSENT, Machine, ssh_children
 
 needs_sshd = pytest.mark.skipif(ABSENT is not None, reason=str(ABSENT))
-
-
-@pytest.fixture
-def box(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    """The host `box`, with no run on it."""
-    folder = Path(tempfile.mkdtemp(prefix="esper-box-"))
-    machine = Machine(folder)
-    monkeypatch.setenv("PATH", f"{machine.client}:{os.environ['PATH']}")
-    with machine:
-        yield machine
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def over_there(box: Machine) -> Iterator[Callable[[str], Daemon]]:
-    """Start daemons on `box`."""
-    started: list[Daemon] = []
-
-    def start(name: str) -> Daemon:
-        process = subprocess.Popen(
-            [sys.executable, "-c", DAEMON, name], stdout=subprocess.PIPE, env=box.environment
-        )
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def ssh_children() -> list[psutil.Process]:
-    """The processes named ssh; another child may end while it is asked for its name."""
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if child.name() == "ssh":
-                found.append(child)
-    return found
 
 
 @needs_sshd

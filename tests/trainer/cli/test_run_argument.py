@@ -167,7 +167,7 @@ def test_a_host_that_cannot_be_reached_is_one_line(box: Path, tmp_path: Path) ->
     for command in ("status", "pause", "stop"):
         result = esper(command, "--ssh", "box:alpha")
         assert result.exit_code == 3
-        assert result.output == "esper-daemon: box cannot be reached: no route\n"
+        assert result.output == "esper-daemon: box cannot be reached: no route; try: ssh box\n"
     bad = esper("status", "--ssh", "-oProxyCommand=x")
     assert bad.exit_code == 2
 
