@@ -168,7 +168,8 @@ def main(
             each if is_remote_address(each) or not ssh else ssh_address_of(ssh[0], each)
             for each in ([name or "", *others] if others else [])
         ]
-        options = WatchOptions(compared, ssh, address, remote_command, thin, replay, speed, has_colour)
+        hosts = (name,) if name and name.startswith("ssh://") else ssh
+        options = WatchOptions(compared, hosts, address, remote_command, thin, replay, speed, has_colour)
         if once:
             print_once(options, settings, after_round=after_round or 0, as_json=as_json)
         else:

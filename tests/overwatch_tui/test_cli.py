@@ -162,7 +162,7 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_run_that_ended_on_another_machine_is_shown(box: Path, tmp_path: Path) -> None:
-    for words in (("--ssh", "me@box:alpha"), ("--ssh", "me@box", "al")):
+    for words in (("--ssh", "me@box:alpha"), ("--ssh", "me@box", "al"), ("ssh://me@box/alpha",)):
         shown = invoke("--once", *words, COLUMNS="120", LINES="30")
         assert shown.exit_code == 0, shown.output
         assert " DIED " in shown.output.split("\n")[0]
