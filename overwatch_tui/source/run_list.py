@@ -17,7 +17,7 @@ from esper_overwatch.overwatch_tui.model.curves import BRIEF_TYPES, ComparedRun
 from esper_overwatch.protocol.catalogue.catalogue import Catalogue
 from esper_overwatch.protocol.catalogue.entry import RunEntry
 from esper_overwatch.protocol.client.event_log import JournalEvents
-from esper_overwatch.protocol.client.ssh_command import RemoteCommand, remote_daemon
+from esper_overwatch.protocol.client.ssh_command import UNASKED, RemoteCommand, remote_daemon
 from esper_overwatch.protocol.codec.addresses import SshDestination
 from esper_overwatch.protocol.errors import RunNotFound, TunnelError
 from esper_overwatch.protocol.journal.overview import RunOverview
@@ -110,6 +110,9 @@ class MachineRuns(Protocol):
             once: up to now, and before there is a screen: ssh may ask for a passphrase.
         """
 
+    def forgets_silent_failure(self) -> bool:
+        """True where ssh has failed since it might not ask, and that has been forgotten: it may be let to."""
+
     def close(self) -> None:
         """End what runs in the background; the next poll begins it again."""
 
@@ -162,6 +165,9 @@ class LocalMachine:
         first = next(events.read(on_bad=skip_damage), None)
         begin = run.created if first is None else min(run.created, first.ts)
         return CurveReader(ComparedRun(mark, run.name, begin), from_journal(events, once=once))
+
+    def forgets_silent_failure(self) -> bool:
+        return False
 
     def close(self) -> None:
         """End nothing: the thread reads files only."""
@@ -290,6 +296,13 @@ class RemoteMachine:
         coming = from_elsewhere(compared, lambda: self._command(words, batch=not once, is_piped=True))
         return CurveReader(compared, coming)
 
+    def forgets_silent_failure(self) -> bool:
+        if not any(words in self.problem for words in UNASKED):
+            return False
+        self.problem = ""
+        self.close()
+        return True
+
     def close(self) -> None:
         """End the connection; what is known stays, and its age counts from when it is asked again."""
         self._hang_up()
@@ -312,9 +325,12 @@ class RunList:
         """Keep up with all machines; True if something changed. With `batch` ssh asks for no passphrase."""
         changes = [machine.poll(batch=batch) for machine in self.machines]
         if any(changes):
-            found = [(machine, run) for machine in self.machines for run in machine.runs or ()]
-            self.entries = sorted(found, key=_order)
+            self._sort()
         return any(changes)
+
+    def _sort(self) -> None:
+        found = [(machine, run) for machine in self.machines for run in machine.runs or ()]
+        self.entries = sorted(found, key=_order)
 
     @property
     def is_answered(self) -> bool:
@@ -322,11 +338,20 @@ class RunList:
         return all(machine.runs is not None or machine.problem for machine in self.machines)
 
     def wait(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Poll until every machine has answered, before there is a screen: ssh may ask for a passphrase."""
-        end = clock() + PATIENCE_SECONDS
+        """Poll until every machine has answered, before there is a screen: ssh may ask for a passphrase.
+
+        Of several only those ask that have to, one after the other: what is typed for one is not another's.
+        """
+        end, batch = clock() + PATIENCE_SECONDS, len(self.machines) > 1
         while not self.is_answered and clock() < end:
-            self.poll(batch=False)
+            self.poll(batch=batch)
             time.sleep(0.01)
+        for machine in self.machines:
+            if batch and machine.forgets_silent_failure():
+                RunList([machine]).wait(clock=clock)
+            elif machine.runs is None and not machine.problem:
+                machine.close()  # its question would stand on the screen
+        self._sort()
 
     @property
     def live(self) -> list[ListedRun]:

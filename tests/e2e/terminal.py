@@ -26,10 +26,17 @@ class Terminal:
         environment: its environment; TERM is set here.
         columns: width.
         lines: height.
+        controls: it is the process's controlling terminal, where Ctrl-C interrupts and ssh asks.
     """
 
     def __init__(
-        self, command: list[str], environment: dict[str, str], *, columns: int = 80, lines: int = 24
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        *,
+        columns: int = 80,
+        lines: int = 24,
+        controls: bool = False,
     ) -> None:
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
@@ -50,6 +57,7 @@ class Terminal:
             env={**inherited, "TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"},
             start_new_session=True,
             close_fds=True,
+            preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if controls else None,
         )
         os.close(slave)
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.overwatch_tui.runs import make_run
@@ -170,3 +171,47 @@ def test_marked_runs_of_two_machines_are_compared(
         terminal.close()
         loop.kill()
         loop.wait()
+
+
+def test_two_machines_ask_one_after_the_other(
+    machines: tuple[Machine, Machine], here: dict[str, str]
+) -> None:
+    """Each by what is typed first on the terminal that both have."""
+    for machine, phrase in zip(machines, ("of the box", "of the crate"), strict=True):
+        make_run(machine.home, f"run-{phrase[-3:]}", exit_code=0)
+        key = ["ssh-keygen", "-q", "-p", "-P", "", "-N", phrase, "-f", str(machine.folder / "user")]
+        subprocess.run(key, check=True, stdout=subprocess.DEVNULL)
+    environment = {name: value for name, value in here.items() if name != "SSH_AUTH_SOCK"}
+    command = [sys.executable, "-m", "esper_overwatch.overwatch_tui", "--ssh", "box", "--ssh", "crate"]
+    terminal = Terminal(command, environment, columns=100, lines=30, controls=True)
+    box, crate = (f"passphrase for key '{machine.folder}/user'" for machine in machines)
+    try:
+        terminal.wait_for(box)
+        assert crate not in terminal.text
+        terminal.press("of the box\n")
+        terminal.wait_for(crate)
+        assert terminal.text.count("passphrase for") == 2
+        terminal.press("of the crate\n")
+        terminal.wait_for(lambda text: "run-box" in text and "run-ate" in text)
+        terminal.press("q")
+        assert terminal.process.wait(300) == 0
+    finally:
+        terminal.close()
+
+
+def test_ctrl_c_at_a_question_leaves_terminal_as_before(
+    machines: tuple[Machine, Machine], here: dict[str, str]
+) -> None:
+    (machines[0].folder / "known").write_text("")
+    command = [sys.executable, "-m", "esper_overwatch.overwatch_tui", "ssh://box/alpha"]
+    terminal = Terminal(command, here, columns=100, lines=30, controls=True)
+    try:
+        terminal.wait_for("Are you sure you want to continue connecting")
+        children = psutil.Process(terminal.process.pid).children(recursive=True)
+        terminal.press("\x03")
+        terminal.wait_for("esper-tui: interrupted")
+        assert (terminal.process.wait(300), terminal.echoes) == (130, True)
+        psutil.wait_procs(children, timeout=300)
+        assert not any(child.is_running() for child in children)
+    finally:
+        terminal.close()

@@ -114,5 +114,8 @@ class FakeMachine:
         self.feed.run_id = run.id
         return self.feed
 
+    def forgets_silent_failure(self) -> bool:
+        return False
+
     def close(self) -> None:
         """Nothing runs."""
