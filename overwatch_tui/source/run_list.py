@@ -324,9 +324,12 @@ class RunList:
     def poll(self, *, batch: bool = True) -> bool:
         """Keep up with all machines; True if something changed. With `batch` ssh asks for no passphrase."""
         changes = [machine.poll(batch=batch) for machine in self.machines]
-        if any(changes):
+        # A machine that was asked for one run before (`find`) has nothing new to tell of the others.
+        num_known = sum(len(machine.runs or ()) for machine in self.machines)
+        has_changed = any(changes) or num_known != len(self.entries)
+        if has_changed:
             self._sort()
-        return any(changes)
+        return has_changed
 
     def _sort(self) -> None:
         found = [(machine, run) for machine in self.machines for run in machine.runs or ()]

@@ -97,6 +97,16 @@ def test_machines_are_named_and_their_problems_told() -> None:
     assert "!!  crate  cannot be reached: no route" in text
 
 
+def test_list_shows_what_was_known_before_it() -> None:
+    """Of a machine that was asked for one run by its name, and has nothing new to tell since."""
+    asked = FakeMachine([listed("alpha"), listed("beta", "STOPPED")], host="box")
+    asked.poll(batch=False)
+    runs = RunList([asked])
+    assert runs.poll()
+    assert [run.name for _, run in runs.entries] == ["alpha", "beta"]
+    assert not runs.poll()
+
+
 def test_machine_that_died_is_marked_with_its_age() -> None:
     one = FakeMachine([listed("alpha"), listed("beta", "STOPPED")], host="box", silence=7)
     text = drawn(RunList([one]))
