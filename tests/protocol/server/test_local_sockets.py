@@ -68,8 +68,9 @@ def test_removed_folder_and_replaced_files_are_restored(
         server._local.rebound += 1
     else:
         path = paths()[1]
-        path.unlink()
-        path.write_text("in the way")
+        foreign = path.with_name("foreign")
+        foreign.write_text("in the way")
+        foreign.replace(path)  # at once: the server looks once a second
         until(lambda: server._local.rebound)
     check_service(server, reader)
 

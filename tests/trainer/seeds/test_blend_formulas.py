@@ -14,6 +14,7 @@ from torch import Tensor
 
 from esper_overwatch.trainer.compute.pointwise import FusedFormula
 from esper_overwatch.trainer.compute.stacked_ops import PRODUCTS
+from esper_overwatch.trainer.compute.torch_private import compile_pointwise
 from esper_overwatch.trainer.seeds.blend import AUDIBLE_SUM, MIXED_CHANGE, MIXED_GRADIENT
 
 COMPILER = shutil.which("c++")
@@ -24,6 +25,7 @@ def compiled(formula: FusedFormula, ins: list[Tensor], results: int, folder: Pat
     """The results of the formula's code in float64, number by number."""
     found = re.search(r"void (\w+)\(", formula.code)
     assert found is not None
+    assert compile_pointwise(formula.code, results).kernel_name == found[1], "as torch reads it"  # type: ignore[attr-defined]
     inputs = ", ".join(f"x[{i}][j]" for i in range(len(ins)))
     outputs = ", ".join(f"y[{i}][j]" for i in range(results))
     source = folder / "formula.cpp"
