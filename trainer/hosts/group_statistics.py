@@ -82,11 +82,13 @@ class GroupStatistics:
         self._model, self._pool, self._table, self._gates = model, pool, table, gates
         self._amp: Amp = amp
 
-    def _present(self, used: Used) -> list[dict[str, Tensor]]:
-        """Masks bool [n] of the hosts that have a gradient, by tensor name; for the host, then for each
-        slot."""
+    def _present(self, used: Used, learners: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+        """Masks bool [n] of the hosts that have a gradient, by tensor name; for the host, then for each slot.
+
+        Args:
+            learners: see `SeedPool.learner_masks`.
+        """
         everywhere = torch.ones_like(self._table.stage[:, 0], dtype=torch.bool)
-        learners = self._pool.learner_masks(self._table)
         seeds = [
             {
                 t: learners[module][:, slot]
@@ -99,7 +101,8 @@ class GroupStatistics:
 
     def summarise(self, used: Used, gradients: Parameters) -> tuple[Tensor, ...]:
         """Norm and health of the gradients: [n] of the host, then [n, S] of the seeds."""
-        present = self._present(used)
+        learners = self._pool.learner_masks(self._table)
+        present = self._present(used, learners)
         tensors = self._pool.unpacked(gradients)
         sizes = [len(part) for part in present]
         masks = torch.stack([mask for part in present for mask in part.values()])
@@ -109,7 +112,6 @@ class GroupStatistics:
             torch.split(norms, sizes),
             torch.split(masks, sizes),
         )
-        learners = self._pool.learner_masks(self._table)
         for slot, (norm, health) in enumerate(seeds):
             for module in self._pool.without_tensors(slot):  # their gradient is 0, and healthy
                 empty = learners[module][:, slot] & norm.isnan()
@@ -120,7 +122,8 @@ class GroupStatistics:
 
     def layers(self, used: Used, gradients: Parameters, weights: Parameters, layers: Tensor) -> LayerTensors:
         """Layer statistics of each tensor that has a gradient, in the envs bool [n]."""
-        present = {name: mask for part in self._present(used) for name, mask in part.items()}
+        learners = self._pool.learner_masks(self._table)
+        present = {name: mask for part in self._present(used, learners) for name, mask in part.items()}
         tensors = self._pool.unpacked(gradients)
         learnt = self._pool.unpacked({name: weights[name] for name in gradients})
         statistics: LayerTensors = layer_statistics(
