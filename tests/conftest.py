@@ -8,6 +8,7 @@ A shell that runs tests in its background has SIGINT ignored; whatever they star
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import signal
 import tempfile
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.protocol.sshd import Machine
 
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("daily", _PATIENT, max_examples=25, stateful_step_count=25)
@@ -59,3 +62,14 @@ def signal_handlers() -> Iterator[None]:
     for number, handler in before.items():
         if handler is not None and signal.getsignal(number) is not handler:
             signal.signal(number, handler)
+
+
+@pytest.fixture
+def box(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """The host `box`, reached through a real OpenSSH server, with no run on it."""
+    folder = Path(tempfile.mkdtemp(prefix="esper-box-"))
+    machine = Machine(folder)
+    monkeypatch.setenv("PATH", f"{machine.client}:{os.environ['PATH']}")
+    with machine:
+        yield machine
+    machine.remove()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -21,16 +17,6 @@ from tests.protocol.harness import until
 from tests.protocol.sshd import ABSENT, Machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(ABSENT is not None, reason=str(ABSENT))]
-
-
-@pytest.fixture
-def box(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    folder = Path(tempfile.mkdtemp(prefix="esper-box-"))
-    machine = Machine(folder)
-    monkeypatch.setenv("PATH", f"{machine.client}:{os.environ['PATH']}")
-    with machine:
-        yield machine
-    machine.remove()
 
 
 def test_machine_that_freezes_or_dies_is_told_and_comes_back(

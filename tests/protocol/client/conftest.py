@@ -1,30 +1,15 @@
-"""A machine that is reached through a real OpenSSH server, and daemons on it."""
+"""Daemons on a machine that is reached through a real OpenSSH server."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.protocol.harness import DAEMON, Daemon
 from tests.protocol.sshd import Machine
-
-
-@pytest.fixture
-def box(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    """The host `box`, with no run on it."""
-    folder = Path(tempfile.mkdtemp(prefix="esper-box-"))
-    machine = Machine(folder)
-    monkeypatch.setenv("PATH", f"{machine.client}:{os.environ['PATH']}")
-    with machine:
-        yield machine
-    shutil.rmtree(folder)
 
 
 @pytest.fixture
