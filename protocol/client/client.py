@@ -334,7 +334,6 @@ class Client:
             reason,
         )
         self._requests.submit(call)
-        self._requests.step()
         while not answers:
             zmq.select(self._requests.sockets, [], [], 0.02 if call.sent else 0.001)
             self._source.step()

@@ -131,8 +131,9 @@ class PendingRequests:
         return list(self._requests.values())
 
     def submit(self, call: PendingRequest) -> str:
-        """Take up a request; `step` sends it. Returns its id."""
+        """Take up a request and send it; `step` does where it cannot be sent yet. Returns its id."""
         self._requests[call.id] = call
+        self._send(call, time.monotonic())
         return call.id
 
     def step(self) -> None:
@@ -183,7 +184,7 @@ class PendingRequests:
 
     def _receive_replies(self) -> None:
         for socket in self.sockets:
-            while not socket.closed and is_waiting(socket):
+            while self._requests and not socket.closed and is_waiting(socket):
                 self._take_reply([frame.buffer for frame in socket.recv_multipart(zmq.NOBLOCK, copy=False)])
 
     def _take_reply(self, frames: list[memoryview]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -29,6 +30,7 @@ class Peer:
     role: Role | None = None
 
     @classmethod
+    @functools.lru_cache(maxsize=64)
     def parse(cls, address: str, role: Role | None = None) -> Peer:
         """From libzmq's `Peer-Address`: `localhost:<uid>:<gid>:<pid>` on ipc."""
         parts = address.split(":")

@@ -324,9 +324,9 @@ class Server:
         events = attempt("poll", poller.poll, math.ceil(wait * 1000))
         ready = dict(events or ())
         if local.ctl in ready or events is None:
-            attempt("ctl", self._serve_requests, "ctl", local.ctl)
+            attempt("ctl", self._serve_requests, "ctl", local.ctl, local.ctl in ready)
         if local.qry in ready or events is None:
-            attempt("qry", self._serve_requests, "qry", local.qry)
+            attempt("qry", self._serve_requests, "qry", local.qry, local.qry in ready)
         if local.ev in ready or events is None:
             attempt("subscriptions", self._subscriber_counts.update, local.ev)
         before, self._num_subscribers = self._num_subscribers, self.subscribers
@@ -375,10 +375,11 @@ class Server:
         self.faults.attempt("close sockets", self._context.destroy, sockets.LINGER_MS)
         self.faults.attempt("remove sockets", self._local.remove)
 
-    def _serve_requests(self, name: Socket, socket: zmq.Socket[bytes]) -> None:
+    def _serve_requests(self, name: Socket, socket: zmq.Socket[bytes], has_one: bool) -> None:
+        """Answer what waits; `has_one` where the poller has seen that, as to look again takes its time."""
         sent = 0
-        for _ in range(REQUESTS_PER_TURN):
-            if sent > BYTES_PER_TURN or not is_waiting(socket):
+        for done in range(REQUESTS_PER_TURN):
+            if sent > BYTES_PER_TURN or not ((has_one and not done) or is_waiting(socket)):
                 return
             message = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             frames = [frame.bytes for frame in message]
