@@ -60,6 +60,7 @@ from esper_overwatch.trainer.ranks.rank_zero import RankZero
 from esper_overwatch.trainer.ranks.worker import run_worker
 from esper_overwatch.trainer.telemetry.allocator import sample_device
 from esper_overwatch.trainer.telemetry.collection.plan import CollectionPlan
+from esper_overwatch.trainer.telemetry.log_lines import IN_EVENT
 from esper_overwatch.trainer.telemetry.recorder import Recorder, RunShape
 
 from . import postmortem
@@ -309,7 +310,8 @@ class Daemon:
         self.sampler.close()
         self._provenance.close()
         self.commands.close(failed=end.error)
-        logger.info("run %s ends with exit code %d: %s", self.run.name, end.exit_code, end.reason)
+        words = "run %s ends with exit code %d: %s"
+        logger.info(words, self.run.name, end.exit_code, end.reason, extra=IN_EVENT)
         self.server.emitter.emit(
             RunStopped(reason=end.reason, exit_code=end.exit_code, rounds=self.trainer.round, error=end.error)
         )

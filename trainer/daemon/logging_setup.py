@@ -31,14 +31,15 @@ class LineFormatter(logging.Formatter):
 
 
 class _EventHandler(logging.Handler):
-    """Turns records into `log` events."""
+    """Turns records into `log` events, but for those that say what another event says."""
 
     def __init__(self, emitter: Emitter) -> None:
         super().__init__(logging.INFO)
         self._emitter = emitter
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._emitter.emit(log_line(record))
+        if not hasattr(record, "is_in_event"):
+            self._emitter.emit(log_line(record))
 
 
 def reopen(log: Path, file: IO[str]) -> None:

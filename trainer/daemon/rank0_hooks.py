@@ -25,6 +25,7 @@ from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 from esper_overwatch.trainer.ranks.rank_zero import RankZero
 from esper_overwatch.trainer.telemetry.collection.plan import CollectionPlan
 from esper_overwatch.trainer.telemetry.gpu_clock import GpuClock
+from esper_overwatch.trainer.telemetry.log_lines import IN_EVENT
 from esper_overwatch.trainer.telemetry.recorder import Recorder
 from esper_overwatch.trainer.telemetry.stall_counters import StallCounters
 from esper_overwatch.trainer.telemetry.timer import PhaseTimer, PhaseTimes
@@ -162,6 +163,7 @@ class Rank0Hooks(Hooks):
             summary.accuracy_mean,
             summary.accuracy_best,
             summary.seconds,
+            extra=IN_EVENT,
         )
 
     def on_progress(self, done: int, total: int) -> None:  # noqa: ARG002
@@ -182,6 +184,7 @@ class Rank0Hooks(Hooks):
                 evaluated.test_accuracy_mean,
                 evaluated.added_parameters_mean,
                 evaluated.seconds,
+                extra=IN_EVENT,
             )
         self._save("round", best=is_best)
         self._commands.at_epoch_end(self._timer.paused)  # what came in the update and the evaluation

@@ -7,6 +7,8 @@ from contextlib import suppress
 
 from esper_overwatch.protocol.messages.events import LogLine
 
+IN_EVENT = {"is_in_event": True}
+"""`extra` of a record that says what an event says: it is for the log file alone."""
 _FORMATTER = logging.Formatter()
 
 

@@ -14,6 +14,7 @@ from esper_overwatch.protocol.messages.events import LogLine
 from esper_overwatch.protocol.server.emitter import Emitter
 from esper_overwatch.protocol.storage.folders import open_private
 from esper_overwatch.trainer.daemon import logging_setup
+from esper_overwatch.trainer.telemetry.log_lines import IN_EVENT
 
 
 def test_log_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -89,3 +90,11 @@ def test_record_with_a_wrong_exception_is_told(log: tuple[Path, Emitter]) -> Non
     told = [emitted.event for emitted in emitter.drain(10)]
     assert told == [LogLine(level="WARNING", logger="library", message="failed")]
     assert len(path.read_text().splitlines()) == 1
+
+
+def test_what_an_event_says_is_for_the_file_alone(log: tuple[Path, Emitter]) -> None:
+    """Before, whoever watched read each round twice: as `round.completed` and as the line about it."""
+    path, emitter = log
+    logging.getLogger("loop").warning("round 1: return 0.5", extra=IN_EVENT)
+    assert emitter.drain(10) == []
+    assert path.read_text().endswith("WARNING loop: round 1: return 0.5\n")
