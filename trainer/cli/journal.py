@@ -98,6 +98,8 @@ def format_event(event: Event) -> str:
     )
     if isinstance(event.data, Scalars):
         fields += "".join(f" {name}={value:.4g}" for name, value in event.data.values.items())
+    if not fields and vars(event.data):
+        fields = "lists alone; --json shows them"
     clock = time.strftime("%H:%M:%S", time.localtime(event.ts / 1e6))
     env = "" if event.ctx.env is None else f" env{event.ctx.env:02d}"
     at = f"r{event.ctx.round} e{event.ctx.epoch:<3}{env} " if event.ctx.round else ""

@@ -154,7 +154,10 @@ class SqlViews:
         except duckdb.InterruptException:
             raise self._too_slow("the query") from None
         except duckdb.Error as error:
-            raise QueryError(_one_line(str(error))) from None
+            why = _one_line(str(error))
+            if why.startswith("Catalog Error: Table"):
+                why += f" The views are {', '.join(self.descriptions)}"
+            raise QueryError(why) from None
         finally:
             over.set()
             if self._end is not None:

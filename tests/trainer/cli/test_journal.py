@@ -16,6 +16,7 @@ import pytest
 
 from esper_overwatch.protocol.client.client import Client
 from esper_overwatch.protocol.codec.addresses import with_key
+from esper_overwatch.protocol.codec.json_lines import decode_line, encode_event
 from esper_overwatch.protocol.journal.writer import JournalLimits
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.runs import RunFolder
@@ -215,3 +216,11 @@ def test_replay_that_nobody_reads_ends(server: Server) -> None:
         process.stdout.readline()
         process.stdout.close()
         assert process.wait(300) == 141
+
+
+def test_event_of_lists_alone_says_so() -> None:
+    """Before, `tail` printed the name of the type and nothing else."""
+    fields = ("norm", "norm_ema", "norm_drift", "health", "health_ema", "health_drift")
+    drift = ev.Drift(source=["env00"], **{name: [None] for name in fields})
+    line = decode_line(encode_event(1, 2, ev.Context(), drift))
+    assert journal.format_event(line).endswith(" drift lists alone; --json shows them")

@@ -113,6 +113,9 @@ def test_errors_have_one_line_and_a_code(monkeypatch: pytest.MonkeyPatch) -> Non
     code, _, err = query("my-run", "SELECT nope FROM epochs")
     assert (code, len(err.splitlines())) == (5, 1)
     assert "nope" in err
+    err = query("my-run", "SELECT * FROM events")[2]
+    assert err.endswith(f" The views are {', '.join(DESCRIPTIONS)}\n")
+    assert "The views are" not in query("my-run", "SELECT nope(1)")[2]
     assert query("other", "SELECT 1")[0] == 3
     assert query("my-run")[0] == 2
     assert query("my-run", "SELECT 1", "--csv", "--json")[0] == 2
