@@ -41,11 +41,13 @@ def test_live_files_equal_an_export_after_a_crash(house: House, tmp_path: Path) 
     cut.send_signal(signal.SIGKILL)
     cut.wait()
     rounds = len(house.journal("cut", "round.finished"))
+    assert follower.stderr is not None
+    while "waiting for it" not in (said := follower.stderr.readline()):
+        assert said, "it has ended"
     again = house.spawn("cut", "--resume", "cut", "--rounds", str(rounds + 2))
     assert again.wait(300) == 0
     out, err = follower.communicate(timeout=300)
     assert follower.returncode == 0, err
-    assert "waiting for it" in err
     assert house.ask("export", "cut", "--to", str(tmp_path / "whole"), "--format", "tensorboard")
     live, whole = scalars_in(tmp_path / "live"), scalars_in(tmp_path / "whole" / "cut")
     assert live == whole

@@ -12,8 +12,10 @@ from textual.pilot import Pilot
 
 from esper_overwatch import overwatch_tui
 from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source.curve_readers import CurveReader
 from esper_overwatch.overwatch_tui.source.feed import Feed
 from esper_overwatch.overwatch_tui.source.replay import ReplayFeed
 from esper_overwatch.overwatch_tui.source.run_list import ListedRun, RunList
@@ -21,7 +23,7 @@ from esper_overwatch.overwatch_tui.start import RunChoice
 from esper_overwatch.protocol.client.items import LinkChanged, Reset
 from tests.cases import mostly_nightly
 
-from .harness import ListFeed, in_loop, type_keys
+from .harness import ListFeed, events, in_loop, type_keys
 from .record import recorded_events, unpack
 from .runs import FakeMachine, listed
 from .scenes import published_events
@@ -73,6 +75,9 @@ class RecordingMachine(FakeMachine):
     def open(self, run: ListedRun) -> Feed:
         self.feeds.append(super().open(run))
         return self.feeds[-1]
+
+    def read_curves(self, run: ListedRun, mark: str, *, once: bool = False) -> CurveReader:
+        return CurveReader(ComparedRun(mark, run.name, run.created), (event for event in events(4, 2)))
 
 
 class Storm:
