@@ -177,6 +177,23 @@ PRODUCTS = FusedFormula(
     lambda g, a, b: (g * a, g * b),
 )
 """g * a and g * b."""
+RECTIFIED_SUM = FusedFormula(
+    """template <typename T> void rectified_sum(T x, T branch, T factor, T& out) {
+        out = x + (branch <= T(0) ? T(0) : branch) * factor;
+    }""",
+    1,
+    lambda x, branch, factor: (torch.addcmul(x, torch.relu(branch), factor),),
+)
+"""x + factor * relu(branch)."""
+RECTIFIED_PRODUCTS = FusedFormula(
+    """template <typename T> void rectified_products(T g, T branch, T factor, T& by_factor, T& by_branch) {
+        by_factor = g * (branch <= T(0) ? T(0) : branch);
+        by_branch = branch <= T(0) ? T(0) : g * factor;
+    }""",
+    2,
+    lambda g, branch, factor: (g * torch.relu(branch), (g * factor).masked_fill_(branch <= 0.0, 0.0)),
+)
+"""Gradients of that, of the factor number by number."""
 MAX_POINTWISE_PIXELS = 4096
 """Maps of at most this many pixels in a batch: 1x1 convolutions are cheaper on a CPU as small matrix
 products."""
@@ -283,32 +300,6 @@ def _norm_groups(n: int, channels: int) -> int:
     return n * (channels // 8 if channels % 8 == 0 else 1)
 
 
-class _TowardsNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, normed: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
-        gain_n1 = gain.unsqueeze(1)
-        factor = (gain_n1 * weight).view(-1, 1, 1)
-        rest = per_channel(1.0 - gain, weight.shape[1])[:, None, None]
-        ctx.save_for_backward(x, normed, weight, bias, gain_n1, factor, rest)
-        return torch.addcmul((gain_n1 * bias).view(-1, 1, 1), x, rest).addcmul_(normed, factor)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, normed, weight, bias, gain_n1, factor, rest = ctx.saved_tensors
-        times_normed, to_normed = PRODUCTS(grad, normed, factor)
-        times_x, to_x = PRODUCTS(grad, x, rest)
-        by_normed, by_one, by_x = (
-            _channel_sums(t, 1).view(weight.shape) for t in (times_normed, grad, times_x)
-        )
-        return (
-            to_x if ctx.needs_input_grad[0] else None,
-            to_normed if ctx.needs_input_grad[1] else None,
-            gain_n1 * by_normed,
-            gain_n1 * by_one,
-            (weight * by_normed + bias * by_one - by_x).sum(1),
-        )
-
-
 def towards_group_norm(x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
     """x + gain * (group_norm(x, weight, bias) - x), each network with a gain of its own.
 
@@ -318,13 +309,12 @@ def towards_group_norm(x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) ->
         bias: [n, C].
         gain: [n].
     """
-    normed = F.group_norm(x, _norm_groups(*weight.shape))
-    out: Tensor = _TowardsNorm.apply(x, normed, weight, bias, gain)  # type: ignore[no-untyped-call]
-    return out
+    gain_n1 = gain.unsqueeze(1)
+    return residual(group_norm(x, gain_n1 * weight, gain_n1 * bias), x, 1.0 - gain)
 
 
 class _MapMean(torch.autograd.Function):
-    """The backward of torch's own goes pixel by pixel and takes ten times as long."""
+    """On a CPU the backward of torch's own goes pixel by pixel and takes ten times as long."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -334,10 +324,11 @@ class _MapMean(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         _, _, height, width = ctx.shape
-        spread = torch.empty(
-            ctx.shape, dtype=grad.dtype, device=grad.device, memory_format=torch.channels_last
-        )
-        return spread.copy_((grad / (height * width))[:, :, None, None])
+        each = (grad / (height * width))[:, :, None, None]
+        if grad.device.type != "cpu":
+            return each.expand(ctx.shape)
+        spread = torch.empty(ctx.shape, dtype=grad.dtype, memory_format=torch.channels_last)
+        return spread.copy_(each)
 
 
 def map_mean(x: Tensor) -> Tensor:
@@ -391,25 +382,30 @@ def affine(x: Tensor, factor: Tensor, shift: Tensor | None = None) -> Tensor:
 
 class _Residual(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, branch: Tensor, gain: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, branch: Tensor, gain: Tensor, rectified: bool) -> Tensor:
         factor = per_channel(gain, x.shape[1] // gain.shape[0])[:, None, None]
         ctx.save_for_backward(branch, gain, factor)
-        return torch.addcmul(x, branch, factor)
+        ctx.products = RECTIFIED_PRODUCTS if rectified else PRODUCTS
+        return RECTIFIED_SUM(x, branch, factor)[0] if rectified else torch.addcmul(x, branch, factor)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         branch, gain, factor = ctx.saved_tensors
-        change, to_branch = PRODUCTS(grad, branch, factor)
+        change, to_branch = ctx.products(grad, branch, factor)
         if change.device.type != "cpu":
             to_gain = to_rows(change, len(gain)).sum((0, 1, 2, 4))
         else:
             to_gain = _channel_sums(change, 1).view(len(gain), -1).sum(1)
-        return grad, to_branch, to_gain
+        return grad, to_branch, to_gain, None
 
 
-def residual(x: Tensor, branch: Tensor, gain: Tensor) -> Tensor:
-    """x + gain * branch, each network with a gain of its own: [B, n*C, H, W] twice, and [n]."""
-    out: Tensor = _Residual.apply(x, branch, gain)  # type: ignore[no-untyped-call]
+def residual(x: Tensor, branch: Tensor, gain: Tensor, *, rectified: bool = False) -> Tensor:
+    """x + gain * branch, each network with a gain of its own: [B, n*C, H, W] twice, and [n].
+
+    Args:
+        rectified: whether a ReLU is behind the branch.
+    """
+    out: Tensor = _Residual.apply(x, branch, gain, rectified)  # type: ignore[no-untyped-call]
     return out
 
 

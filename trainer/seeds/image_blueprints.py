@@ -144,8 +144,10 @@ class Layer:
             return towards_group_norm(x, *_norm_of(p, self.norm), p["gain"])
         x = conv(x, p[f"{self.name}.weight"], groups=self.inputs if self.kind == "depthwise" else 1)
         if self.norm:
-            x = torch.relu(group_norm(x, *_norm_of(p, self.norm)))
-        return residual(seen, x, p["gain"]) if self.is_residual else x
+            x = group_norm(x, *_norm_of(p, self.norm))
+        if self.is_residual:
+            return residual(seen, x, p["gain"], rectified=bool(self.norm))
+        return torch.relu(x) if self.norm else x
 
     def places(self, place: dict[str, int]) -> native_seeds.LayerPlaces:
         """The layer as our own kernel takes it.

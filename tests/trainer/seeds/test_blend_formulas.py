@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from esper_overwatch.trainer.compute.pointwise import FusedFormula
-from esper_overwatch.trainer.compute.stacked_ops import PRODUCTS
+from esper_overwatch.trainer.compute.stacked_ops import PRODUCTS, RECTIFIED_PRODUCTS, RECTIFIED_SUM
 from esper_overwatch.trainer.compute.torch_private import compile_pointwise
 from esper_overwatch.trainer.seeds.blend import AUDIBLE_SUM, MIXED_CHANGE, MIXED_GRADIENT
 
@@ -44,7 +44,14 @@ def compiled(formula: FusedFormula, ins: list[Tensor], results: int, folder: Pat
     return made
 
 
-FORMULAS = {"change": MIXED_CHANGE, "gradient": MIXED_GRADIENT, "sum": AUDIBLE_SUM, "products": PRODUCTS}
+FORMULAS = {
+    "change": MIXED_CHANGE,
+    "gradient": MIXED_GRADIENT,
+    "sum": AUDIBLE_SUM,
+    "products": PRODUCTS,
+    "rectified sum": RECTIFIED_SUM,
+    "rectified products": RECTIFIED_PRODUCTS,
+}
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -61,8 +68,10 @@ def test_code_computes_what_operations_do(name: str, tmp_path: Path) -> None:
         "gradient": [g, by, x, s, multiply, isolated],
         "sum": [g, x, s, torch.arange(8).unsqueeze(1) > 2],
         "products": [g, x, s],
+        "rectified sum": [g, x, by],
+        "rectified products": [g, x, by],
     }[name]
     expected = FORMULAS[name].plain(*ins)
     for one, other in zip(compiled(FORMULAS[name], ins, len(expected), tmp_path), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12, equal_nan=True)
-    assert name == "products" or bool((expected[0][..., 0, :] == 0.0).all())
+    assert name not in ("change", "gradient", "sum") or bool((expected[0][..., 0, :] == 0.0).all())
