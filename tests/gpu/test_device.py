@@ -23,7 +23,7 @@ from esper_overwatch.trainer.config.host_options import CudaConfig
 from esper_overwatch.trainer.data.registry import load
 from esper_overwatch.trainer.hosts.autotune import choose_execution
 from esper_overwatch.trainer.loop import Trainer
-from esper_overwatch.trainer.seeds.blend import MIXED_CHANGE, MIXED_GRADIENT
+from esper_overwatch.trainer.seeds.blend import MIXED_BLEND, MIXED_GRADIENT
 from tests.cases import nightly
 from tests.trainer.compute.test_compiler import SMALL, Quiet
 from tests.trainer.compute.test_cuda_graphs import same, train
@@ -69,12 +69,12 @@ def test_second_device_captures_what_is_issued_on_it() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("formula", [MIXED_CHANGE, MIXED_GRADIENT])
+@pytest.mark.parametrize("formula", [MIXED_BLEND, MIXED_GRADIENT])
 def test_formula_of_seeds_is_one_kernel(formula: FusedFormula, dtype: torch.dtype) -> None:
     g, x, s = (torch.randn(4, 5, 5, 6, 8, device=DEVICE, dtype=dtype) for _ in range(3))
     by = torch.rand(4, 1, 1, 6, 1, device=DEVICE)
     flags = [(torch.arange(6, device=DEVICE) % k == 0).unsqueeze(1) for k in (2, 3)]
-    ins = [by, x, s, flags[0]] if formula is MIXED_CHANGE else [g, by, x, s, *flags]
+    ins = [by, x, s, flags[0]] if formula is MIXED_BLEND else [g, by, x, s, *flags]
     expected = formula.plain(*ins)
     for _ in range(2):  # compared, then as it is used
         for one, other in zip(formula(*ins), expected, strict=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,11 +18,11 @@ from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Styl
 from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs, copy_all_, iter_tensors, map_tensors
 from esper_overwatch.trainer.compute.device import upload
 from esper_overwatch.trainer.compute.stacked_ops import Parameters
-from esper_overwatch.trainer.seeds.blend import RowBlock, SeedSegment
+from esper_overwatch.trainer.seeds.blend import SeedPlaces
 from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
 from .seed_pool import SeedPool
-from .slot_plan import Codes, Runs, SlotColumns, SlotRun
+from .slot_plan import Codes, MaskedRun, Runs, SlotColumns
 
 Capacities = tuple[tuple[int, ...], ...]
 """Rows for each blueprint, by slot; none in a slot where no seed is."""
@@ -72,7 +73,7 @@ class MaskedPlan:
         """Plan an epoch: zero unused rows; returns the runs and the decay of all seeds."""
         kinds = [np.where(columns.live, columns.blueprint, -1) for columns in slots]
         chosen = capacities(kinds, len(self._pool.kinds), self.shares)
-        padding = np.concatenate([padded(*pair) for pair in zip(kinds, chosen, strict=True)], axis=1)
+        padding = np.concatenate([part for pair in zip(kinds, chosen, strict=True) for part in placed(*pair)])
         made = self._program(upload(padding, self._table.stage.device), chosen)
         if chosen not in self._held:
             runs = map_tensors(made[0], torch.clone)
@@ -85,16 +86,40 @@ class MaskedPlan:
         """See `plan`.
 
         Args:
-            padding: int64 [2, k], see `_masked`, of one slot after the other.
+            padding: int64 [k + n], what `placed` made of one slot's live seeds after the other's.
         """
         self._pool.zero_unused_rows(*self._state, self._table)
         # A graph's results must not lie in the memory of what it is given.
-        parts = torch.split(padding.clone(), [sum(capacity) for capacity in chosen], dim=1)
+        n = len(self._table.stage)
+        parts = torch.split(padding.clone(), [sum(capacity) + n for capacity in chosen])
+        idle = {module: ~learns for module, learns in self._pool.learner_masks(self._table).items()}
         runs: Runs = [
-            [_masked(self._table, slot, part, capacity, self._dtype)] if capacity else []
+            [self._masked(slot, part, capacity, idle)] if capacity else []
             for slot, (part, capacity) in enumerate(zip(parts, chosen, strict=True))
         ]
         return runs, self._decay([self._pool.modules(slot) for slot in range(len(chosen))])
+
+    def _masked(
+        self, slot: int, padding: Tensor, capacity: Sequence[int], idle: dict[str, Tensor]
+    ) -> MaskedRun:
+        """Plan a slot.
+
+        Args:
+            padding: int64 [k + n], what `placed` made of the slot's live seeds.
+            idle: bool [n, S], who gets no gradient of each module.
+        """
+        table, k = self._table, sum(capacity)
+        stage, style, alpha = (column[:, slot] for column in (table.stage, table.style, table.alpha))
+        run = masked_run(
+            (padding[:k], padding[k:]),
+            capacity,
+            owners=padding[:k],
+            isolated=is_in(stage, ISOLATED),
+            blended=is_in(stage, BLENDED),
+            style=style,
+            alpha=alpha.to(self._dtype),
+        )
+        return replace(run, idle={module: mask[:, slot : slot + 1] for module, mask in idle.items()})
 
 
 def capacities(kinds: Sequence[Codes], num_kinds: int, shares: Sequence[float] = SHARES) -> Capacities:
@@ -129,52 +154,45 @@ def padded(kind: Codes, capacity: Sequence[int]) -> Codes:
     return np.stack([np.concatenate([kind[:0], *order]), np.repeat(np.arange(len(capacity)), capacity)])
 
 
-def _masked(
-    table: SlotTable, slot: int, padding: Tensor, capacity: Sequence[int], dtype: torch.dtype
-) -> SlotRun:
-    """Plan a slot in training.
-
-    Args:
-        padding: int64 [2, k], what `padded` made of the slot's live seeds.
-    """
-    rows, kind = padding
-    stage, blueprint, style, alpha = (
-        column[:, slot].index_select(0, rows)
-        for column in (table.stage, table.blueprint, table.style, table.alpha)
-    )
-    mine = blueprint == kind
-    return masked_run(
-        rows,
-        capacity,
-        owners=rows,
-        isolated=mine & is_in(stage, ISOLATED),
-        blended=mine & is_in(stage, BLENDED),
-        style=style,
-        alpha=alpha.to(dtype),
-    )
+def placed(kind: Codes, capacity: Sequence[int]) -> tuple[Codes, Codes]:
+    """The rows of `padded`, and for each row [R] which of them runs its blueprint; 0 where it has none."""
+    rows, planned = padded(kind, capacity)
+    own = np.flatnonzero(kind[rows] == planned)
+    places = np.zeros(len(kind), dtype=np.int64)
+    places[rows[own]] = own
+    return rows, places
 
 
 def masked_run(
-    rows: Tensor,
+    places: tuple[Tensor, Tensor],
     capacity: Sequence[int],
     *,
     owners: Tensor,
-    isolated: bool | Tensor,
+    isolated: Tensor,
     blended: Tensor,
     style: Tensor,
     alpha: Tensor,
-) -> SlotRun:
-    """The run of k rows, each column [k] on the device; those neither isolated nor blended run in vain."""
+    gate_owners: Tensor | None = None,
+) -> MaskedRun:
+    """The run of R rows, each column [R] on the device.
+
+    Args:
+        places: int64 [k] and [R], see `placed`.
+        owners: int64 [k], whose seeds these are.
+    """
     alpha = torch.where(blended, alpha, 0.0)
-    return SlotRun(
-        segment=SeedSegment(
-            rows=rows,
-            attached=len(rows),
-            blocks=(RowBlock(0, len(rows), rows, style == Style.MULTIPLY, isolated),),
-            audible=alpha != 0.0,
+    audible = alpha != 0.0
+    return MaskedRun(
+        seeds=SeedPlaces(
+            tuple(capacity),
+            *places,
+            multiply=(style == Style.MULTIPLY).unsqueeze(1),
+            isolated=isolated.unsqueeze(1),
+            audible=audible.unsqueeze(1),
         ),
         blueprints=tuple(enumerate(capacity)),
         owners=owners,
         alpha=alpha,
-        gated=style == Style.GATE,
+        gated=(style == Style.GATE) & audible,
+        gate_owners=gate_owners,
     )

@@ -22,7 +22,7 @@ from esper_overwatch.trainer.data.task import Examples
 from esper_overwatch.trainer.reward.shapley import pack, unpack
 from esper_overwatch.trainer.seeds.table import SlotTable
 
-from .masked_plan import Capacities, capacities, masked_run, padded
+from .masked_plan import Capacities, capacities, masked_run, placed
 from .precision import autocast
 from .slot_plan import Codes, Run, Topology
 from .validation import AblationSplit, Coalitions, Score, Validation, ValidationPass, are_in, host_losses
@@ -79,11 +79,11 @@ class MaskedTree:
             owners.append(_filled(unpack(rows)[0], room))
             kinds.append(_filled(running, room, by=-1))
         chosen = capacities(kinds, self._kinds)
-        runs = []
+        runs: list[Codes] = []
         for slot, (kind, capacity) in enumerate(zip(kinds, chosen, strict=True)):
-            row, planned = padded(kind, capacity)
-            owner = owners[slot][row]
-            runs.append(np.stack([row, owner, kind[row] == planned, topology.style[owner, slot]]))
+            row, places = placed(kind, capacity)
+            style = topology.style[owners[slot], slot]
+            runs += [np.stack([row, owners[slot][row]]), np.stack([places, kind >= 0, style])]
         single, pairs = np.full((self._n, self._slots), -1), np.full((self._n, self._slots, self._slots), -1)
         order = np.argsort(rows)
 
@@ -100,7 +100,10 @@ class MaskedTree:
 
     def _shapes(self, chosen: Capacities) -> list[tuple[int, ...]]:
         """Of the parts that are packed."""
-        shapes: list[tuple[int, ...]] = [(4, sum(capacity)) for capacity in chosen]
+        pairs = zip(chosen, self.rows[1:], strict=True)
+        shapes: list[tuple[int, ...]] = [
+            shape for capacity, leaving in pairs for shape in ((2, sum(capacity)), (3, leaving))
+        ]
         shapes += [(leaving,) for leaving in self.rows[1:]] * 2
         return [*shapes, (self._n, self._slots), (self._n, self._slots, self._slots)]
 
@@ -110,21 +113,24 @@ class MaskedTree:
         sizes = [int(np.prod(shape)) for shape in shapes]
         views = [part.view(shape) for part, shape in zip(torch.split(packed, sizes), shapes, strict=True)]
         *views, single, pairs = views
-        moves, leaving = views[self._slots : 2 * self._slots], views[2 * self._slots :]
+        moves, leaving = views[2 * self._slots : 3 * self._slots], views[3 * self._slots :]
         forks, owners = [], None
         for slot, capacity in enumerate(chosen):
             runs: list[Run] = []
             if capacity:
-                row, owner, is_blended, style = views[slot]
+                row, owner = views[2 * slot]
+                places, is_blended, style = views[2 * slot + 1]
+                blended = is_blended != 0
                 runs.append(
                     masked_run(
-                        row,
+                        (row, places),
                         capacity,
                         owners=owner,
-                        isolated=False,
-                        blended=is_blended != 0,
+                        isolated=torch.zeros_like(blended),
+                        blended=blended,
                         style=style,
-                        alpha=table.alpha[:, slot].index_select(0, owner).to(dtype),
+                        alpha=table.alpha[:, slot].index_select(0, leaving[slot]).to(dtype),
+                        gate_owners=leaving[slot],
                     )
                 )
             forks.append(AblationSplit(self.rows[slot], owners, moves[slot], runs))

@@ -21,12 +21,22 @@ from esper_overwatch.trainer.compute.convolutions import GROUPED, Conv
 from esper_overwatch.trainer.compute.device import upload
 from esper_overwatch.trainer.compute.native_seeds import SeedKinds, run_seeds
 from esper_overwatch.trainer.compute.stacked_ops import DrawTable, Init, Parameters, initialise
-from esper_overwatch.trainer.seeds.blend import gate, gate_specs, gather_rows, graft
+from esper_overwatch.trainer.seeds.blend import blend_seeds, gate, gate_specs, gather_rows, graft, take_seen
 from esper_overwatch.trainer.seeds.image_blueprints import Blueprint, verify
 from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
 from .model import HostModel
-from .slot_plan import Codes, NativeRun, Run, SlotColumns, SlotRun, Topology, gather, gather_natively
+from .slot_plan import (
+    Codes,
+    MaskedRun,
+    NativeRun,
+    Run,
+    SlotColumns,
+    SlotRun,
+    Topology,
+    gather,
+    gather_natively,
+)
 
 GATE_MODULE = "gate"
 """Stands where the blueprint's name would in the names of a slot's gate."""
@@ -261,7 +271,9 @@ class SeedPool:
         """
         stacked = [run for run in runs if isinstance(run, SlotRun)]
         for run in runs:
-            if isinstance(run, NativeRun):
+            if isinstance(run, MaskedRun):
+                h = self._run_masked(slot, h, n, run, weights)
+            elif isinstance(run, NativeRun):
                 kinds = self._seed_kinds(slot, run, weights)
                 h = run_seeds(h, n, run.rows, kinds, keep=keep or bool(stacked))
         if not stacked:
@@ -270,8 +282,9 @@ class SeedPool:
         h, seen = gather_rows(h, n, segments)
         outputs, strengths = [], []
         for run, x in zip(stacked, seen, strict=True):
-            outputs.append(self._seed_outputs(slot, run, x.by_seeds, weights))
-            strengths.append(self._blend_strength(slot, run, x.by_gates, weights))
+            outputs += self._seed_outputs(slot, run, [x.by_seeds], weights)
+            gated = None if run.gated is None else run.gated & (run.alpha != 0.0)
+            strengths.append(self._blend_strength(slot, run.alpha, gated, run.owners, x.by_gates, weights))
         return graft(h, n, segments, seen, outputs, strengths)
 
     def _seed_kinds(self, slot: int, run: NativeRun, weights: Parameters) -> SeedKinds:
@@ -280,27 +293,38 @@ class SeedPool:
         numbers = [weights[self.name(slot, module)] for module in (*modules, *gates)]
         return SeedKinds([self._layers[slot][module] for module in modules], numbers)
 
-    def _seed_outputs(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
-        counts = [count for _, count in run.blueprints]
-        channels = self._channels[slot]
-        made = []
-        for (b, _), part, owners in zip(
-            run.blueprints,
-            torch.split(x, [count * channels for count in counts], dim=1),
-            torch.split(run.owners, counts),
-            strict=True,
-        ):
-            kind = self._kinds[slot][b]
-            part = part.contiguous(memory_format=torch.channels_last)
-            made.append(kind.forward(part, self._owner_weights(slot, kind.name, owners, weights), self._conv))
-        return made[0] if len(made) == 1 else torch.cat(made, dim=1)
+    def _run_masked(self, slot: int, h: Tensor, n: int, run: MaskedRun, weights: Parameters) -> Tensor:
+        plain = h.device.type != "cpu" and not self._causal
+        h, at_gates, seen = take_seen(h, n, run.seeds, plain=plain)
+        made = self._seed_outputs(slot, run, seen, weights)
+        strength = self._blend_strength(slot, run.alpha, run.gated, run.gate_owners, at_gates, weights)
+        return blend_seeds(h, n, run.seeds, made, strength, plain=plain)
 
-    def _blend_strength(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
-        alpha = run.alpha.view(1, 1, 1, -1)
-        if run.gated is None:
+    def _seed_outputs(
+        self, slot: int, run: SlotRun | MaskedRun, seen: Sequence[Tensor], weights: Parameters
+    ) -> list[Tensor]:
+        """What the seeds of each blueprint make of what they see."""
+        made = []
+        by_kind = torch.split(run.owners, [count for _, count in run.blueprints])
+        for (b, _), x, owners in zip(run.blueprints, seen, by_kind, strict=True):
+            kind = self._kinds[slot][b]
+            made.append(kind.forward(x, self._owner_weights(slot, kind.name, owners, weights), self._conv))
+        return made
+
+    def _blend_strength(
+        self,
+        slot: int,
+        alpha: Tensor,
+        gated: Tensor | None,
+        owners: Tensor | None,
+        x: Tensor,
+        weights: Parameters,
+    ) -> Tensor:
+        alpha = alpha.view(1, 1, 1, -1)
+        if gated is None:
             return alpha
-        opening = gate(x, self._owner_weights(slot, GATE_MODULE, run.owners, weights), causal=self._causal)
-        return torch.where(run.gated & (alpha != 0.0), alpha * opening, alpha)
+        opening = gate(x, self._owner_weights(slot, GATE_MODULE, owners, weights), causal=self._causal)
+        return torch.where(gated, alpha * opening, alpha)
 
     def _draw(
         self,
@@ -320,10 +344,14 @@ class SeedPool:
             0, rows, torch.cat([values.reshape(len(rows), -1) for values in fresh.values()], dim=1)
         )
 
-    def _owner_weights(self, slot: int, module: str, owners: Tensor, weights: Parameters) -> Parameters:
+    def _owner_weights(
+        self, slot: int, module: str, owners: Tensor | None, weights: Parameters
+    ) -> Parameters:
+        """Tensors of a module, a row for each of these owners; None = everyone."""
         if not self._count(slot, module):
             return {}
-        return self._views(slot, module, weights[self.name(slot, module)].index_select(0, owners))
+        flat = weights[self.name(slot, module)]
+        return self._views(slot, module, flat if owners is None else flat.index_select(0, owners))
 
     def _views(self, slot: int, module: str, flat: Tensor) -> Parameters:
         """The tensors [k, ...] of a module as views of its numbers [k, P]."""

@@ -1,13 +1,13 @@
 """Plans: which hosts run which seeds in an epoch, as index tensors made once per topology.
 
-`gather` runs the live seeds only; the other plan is that of `masked_plan`. Both give `SlotRun`s that the
-group executes alike. Topology comes as host copies (numpy) of the slot table's columns; what varies with the
-epoch, like alpha, stays on the device.
+`gather` runs the live seeds only; the other plan, that of `masked_plan`, gives a `MaskedRun` for each slot.
+Topology comes as host copies (numpy) of the slot table's columns; what varies with the epoch, like alpha,
+stays on the device.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Stag
 from esper_overwatch.trainer.compute.device import upload, upload_together
 from esper_overwatch.trainer.compute.native_seeds import ISOLATED as ALONE
 from esper_overwatch.trainer.compute.native_seeds import SeedRows
-from esper_overwatch.trainer.seeds.blend import RowBlock, SeedSegment
+from esper_overwatch.trainer.seeds.blend import RowBlock, SeedPlaces, SeedSegment
 from esper_overwatch.trainer.seeds.table import SlotTable
 
 Codes = NDArray[np.int64]
@@ -98,7 +98,26 @@ class NativeRun:
     """True where some are of style GATE, else None."""
 
 
-Run = SlotRun | NativeRun
+@dataclass(frozen=True)
+class MaskedRun:
+    """All seeds of one slot, run on rows of which some need it not."""
+
+    seeds: SeedPlaces
+    blueprints: tuple[tuple[int, int], ...]
+    """As in `SlotRun`."""
+    owners: Tensor
+    """int64 [k], whose seed each runs."""
+    alpha: Tensor
+    """float [R]; 0 where the seed is isolated or absent."""
+    gated: Tensor
+    """bool [R], audible rows of style GATE."""
+    gate_owners: Tensor | None = None
+    """int64 [R], whose gate each row has; None where the rows are the hosts."""
+    idle: dict[str, Tensor] = field(default_factory=dict)
+    """By module, bool [n, 1]: hosts whose rows of its weights get no gradient, in training."""
+
+
+Run = SlotRun | NativeRun | MaskedRun
 Runs = list[list[Run]]
 """Runs by slot."""
 

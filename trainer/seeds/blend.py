@@ -1,9 +1,10 @@
 """Grafting: how the output of the seeds in a slot meets the activations of their hosts.
 
-A slot runs its seeds segment by segment: in the gather plan a segment is the rows (hosts) that hold one
-blueprint, in the masked plan there is one for all, with rows that nobody's seed needs among them. Rows whose
-seed is still isolated get the straight-through treatment: the host's values and gradients are untouched, the
-seed receives the task's gradient. The other rows become
+In the gather plan a slot runs its seeds segment by segment, a segment being the rows (hosts) that hold one
+blueprint; in the masked plan each blueprint runs on more rows than hold it, and what the seeds put out goes
+to the rows of their hosts before it is blended. Rows whose seed is still isolated get the straight-through
+treatment: the host's values and gradients are untouched, the seed receives the task's gradient. The other
+rows become
 
     ADD       h + a (s - h)
     GATE      h + a g(h) (s - h)      g = sigmoid(w . mean(h) + b), one value per image,
@@ -47,11 +48,10 @@ class RowBlock:
     stop: int
     rows: Tensor
     """int64 [stop-start], which hosts."""
-    multiply: bool | Tensor
-    """MULTIPLY or not; a bool [stop-start] where the rows differ (masked plan)."""
-    isolated: bool | Tensor
-    """Straight-through or not; a bool [stop-start] where the rows differ (masked plan): those that are
-    neither isolated nor blended have a strength of 0 then."""
+    multiply: bool
+    """MULTIPLY or not."""
+    isolated: bool
+    """Straight-through or not."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,7 @@ class SeedSegment:
     """The k rows of a slot that are run and blended together."""
 
     rows: Tensor
-    """int64 [k], which hosts. In the masked plan a host may come twice; one of the two has a strength of 0
-    then."""
+    """int64 [k], which hosts."""
     attached: int
     """Number of first rows that may give their gradient back to the host."""
     blocks: tuple[RowBlock, ...]
@@ -71,7 +70,25 @@ class SeedSegment:
     @property
     def blended(self) -> bool:
         """True if any row reaches its host."""
-        return any(block.isolated is not True for block in self.blocks)
+        return not all(block.isolated for block in self.blocks)
+
+
+@dataclass(frozen=True)
+class SeedPlaces:
+    """Where the seeds of a slot are run in the masked plan, and what each of its R rows does with its own."""
+
+    counts: tuple[int, ...]
+    """Rows that each blueprint is run on."""
+    rows: Tensor
+    """int64 [k], which these are, one blueprint after the other; some need it not."""
+    places: Tensor
+    """int64 [R], which of the k is each row's own; any where it has none."""
+    multiply: Tensor
+    """bool [R, 1]."""
+    isolated: Tensor
+    """bool [R, 1]."""
+    audible: Tensor
+    """bool [R, 1], as in `SeedSegment`."""
 
 
 def gate_specs(channels: int) -> dict[str, Init]:
@@ -151,6 +168,86 @@ def graft(
     return out
 
 
+def take_seen(h: Tensor, n: int, seeds: SeedPlaces, *, plain: bool) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Take the inputs of a slot's seeds, and of its gates, in the masked plan.
+
+    Args:
+        h: [B, n*C, H, W].
+        plain: whether seeds get them as contiguous memory, in which a GPU normalises groups, else in
+            channels_last.
+
+    Returns:
+        `h`, to be blended with; `h` for all gates; and for each blueprint [B, k*C, H, W].
+    """
+    host, at_gates, *seen = _TakeSeen.apply(h, n, seeds, plain)  # type: ignore[no-untyped-call]
+    return host, at_gates, seen
+
+
+def blend_seeds(
+    h: Tensor, n: int, seeds: SeedPlaces, made: list[Tensor], strength: Tensor, *, plain: bool
+) -> Tensor:
+    """Blend the seeds of a slot with their hosts in the masked plan.
+
+    Args:
+        h: [B, n*C, H, W], as `take_seen` returned it.
+        made: what the seeds of each blueprint made of it.
+        strength: alpha times gate, [1, 1, 1, n], [B, 1, 1, n] or [B, H, W, n]; exactly 0 where the host is
+            to be untouched.
+        plain: as `take_seen` has it.
+    """
+    out: Tensor = _BlendSeeds.apply(h, n, seeds, plain, strength, *made)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _taken(h: Tensor, n: int, rows: Tensor, *, plain: bool) -> Tensor:
+    """[B, k*C, H, W] of k of the n rows."""
+    if plain:
+        return h.unflatten(1, (n, -1)).index_select(1, rows).flatten(1, 2)
+    return to_channels(to_rows(h, n).index_select(3, rows))
+
+
+def _at_hosts(parts: Sequence[Tensor], seeds: SeedPlaces) -> Tensor:
+    """What is of seeds [B, k*C, H, W], by blueprint, at the rows that own them: [B, H, W, R, C]."""
+    return to_rows(torch.cat(parts, dim=1), len(seeds.rows)).index_select(3, seeds.places)
+
+
+class _TakeSeen(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, n: int, seeds: SeedPlaces, plain: bool) -> tuple[Tensor, ...]:
+        ctx.n, ctx.seeds = n, seeds
+        by_kind = torch.split(seeds.rows, seeds.counts)
+        return h.view_as(h), h.view_as(h), *(_taken(h, n, rows, plain=plain) for rows in by_kind)
+
+    @staticmethod
+    def backward(ctx: Any, to_host: Tensor, to_gates: Tensor, *to_seen: Tensor) -> tuple[Tensor | None, ...]:
+        host, gates = (to_rows(grad, ctx.n) for grad in (to_host, to_gates))
+        (out,) = AUDIBLE_SUM(host, _at_hosts(to_seen, ctx.seeds), gates, ctx.seeds.audible)
+        return to_channels(out), None, None, None
+
+
+class _BlendSeeds(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, h: Tensor, n: int, seeds: SeedPlaces, plain: bool, strength: Tensor, *made: Tensor
+    ) -> Tensor:
+        ctx.n, ctx.seeds, ctx.plain = n, seeds, plain
+        x, s = to_rows(h, n), _at_hosts(made, seeds)
+        ctx.save_for_backward(x, s, strength)
+        (out,) = MIXED_BLEND(strength.unsqueeze(4), x, s, seeds.multiply)
+        return to_channels(out.to(h.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, s, strength = ctx.saved_tensors
+        seeds, channels = ctx.seeds, x.shape[4]
+        flags = seeds.multiply, seeds.isolated
+        to_x, to_s, to_by = MIXED_GRADIENT(to_rows(grad, ctx.n), strength.unsqueeze(4), x, s, *flags)
+        opening = _row_sums(to_by, strength.shape) if ctx.needs_input_grad[4] else None
+        rows = _taken(to_channels(to_s), ctx.n, seeds.rows, plain=ctx.plain)
+        parts = torch.split(rows, [count * channels for count in seeds.counts], dim=1)
+        return to_channels(to_x), None, None, None, opening, *parts
+
+
 class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, n: int, segments: Sequence[SeedSegment]) -> tuple[Tensor, ...]:
@@ -172,7 +269,7 @@ class _GatherRows(torch.autograd.Function):
                 continue
             if out is None:
                 out = to_rows(to_host, ctx.n).clone()
-            part = AUDIBLE_SUM(*parts, audible)[0] if len(parts) == 3 else _audible_sum(*parts, audible)[0]
+            part = reduce(torch.add, parts).where(audible, 0.0)  # 0 times NaN is not 0
             out.index_add_(3, segment.rows[: segment.attached], part.to(out.dtype))
         return to_host if out is None else to_channels(out), None, None
 
@@ -217,14 +314,11 @@ def _put(host: Tensor, segments: Sequence[SeedSegment], tensors: Sequence[Tensor
         k = strength.shape[3]
         x_rows, s_rows = to_rows(x, k), to_rows(s, k)
         for block in segment.blocks:
-            if block.isolated is True:
+            if block.isolated:
                 continue
             part = slice(block.start, block.stop)
             by, here, made = strength[..., part].unsqueeze(4), x_rows[..., part, :], s_rows[..., part, :]
-            if isinstance(block.multiply, Tensor):
-                (change,) = MIXED_CHANGE(by, here, made, block.multiply.unsqueeze(1))
-            else:
-                change = _scaled(by, _change(here, made, multiply=block.multiply)[0])
+            change = _scaled(by, _change(here, made, multiply=block.multiply)[0])
             host.index_add_(3, block.rows, change.to(host.dtype))
 
 
@@ -241,17 +335,11 @@ def _backward(
     for block in segment.blocks:
         part = slice(block.start, block.stop)
         g = grad.index_select(3, block.rows)
-        if block.isolated is True:
+        if block.isolated:
             to_s.append((part, g))
             continue
         here, by = x_rows[..., part, :], strength[..., part].unsqueeze(4)
-        made = s_rows[..., part, :]
-        if isinstance(block.multiply, Tensor) and isinstance(block.isolated, Tensor):
-            flags = block.multiply.unsqueeze(1), block.isolated.unsqueeze(1)
-            by_x, by_s, by_strength = MIXED_GRADIENT(g, by, here, made, *flags)
-        else:
-            assert isinstance(block.multiply, bool)
-            by_x, by_s, by_strength = _gradient(g, by, here, made, multiply=block.multiply)
+        by_x, by_s, by_strength = _gradient(g, by, here, s_rows[..., part, :], multiply=block.multiply)
         if strength.requires_grad:
             to_strength.append((part, _row_sums(by_strength, strength.shape).unsqueeze(4)))
         to_x.append((part, by_x))
@@ -307,49 +395,49 @@ def _gradient(
     return (tanh * scaled).sub_(to_s), to_s, g * change
 
 
-def _audible_sum(*tensors: Tensor) -> tuple[Tensor]:
-    """The sum of all but the last, bool [k, 1], and 0 where that is false: 0 times NaN is not 0."""
-    *parts, audible = tensors
-    return (reduce(torch.add, parts).where(audible, 0.0),)
+def _audible_sum(host: Tensor, by_seeds: Tensor, by_gates: Tensor, audible: Tensor) -> tuple[Tensor]:
+    """The host's gradient, and the others where a seed is heard, bool [n, 1]: 0 times NaN is not 0."""
+    return (torch.where(audible, host + by_seeds + by_gates, host),)
 
 
-def _mixed_change(by: Tensor, x: Tensor, s: Tensor, multiply: Tensor) -> tuple[Tensor]:
-    """by * change of rows of which some are multiplied, bool [k, 1]."""
-    return (_scaled(by, torch.where(multiply, _change(x, s, multiply=True)[0], s - x)),)
+def _mixed_blend(by: Tensor, x: Tensor, s: Tensor, multiply: Tensor) -> tuple[Tensor]:
+    """x + by * change of rows of which some are multiplied, bool [n, 1]; exactly x where `by` is 0."""
+    change = torch.where(multiply, _change(x, s, multiply=True)[0], s - x)
+    return (torch.where(by == 0.0, x, x + by * change),)
 
 
 def _mixed_gradient(
     g: Tensor, by: Tensor, x: Tensor, s: Tensor, multiply: Tensor, isolated: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`_gradient` of rows of which some are multiplied and some isolated, bool [k, 1].
+    """Gradients of that with respect to x, s and, to be summed, `by`, where some are isolated, bool [n, 1].
 
-    The seed of an isolated row has the gradient of its output as it is; what goes to its x is not used, see
-    `_GatherRows`.
+    The seed of an isolated row has the gradient of its output as it is.
     """
+    untouched = isolated | (by == 0.0)
     by, multiply = by.masked_fill(isolated, 1.0), multiply & ~isolated
     added, multiplied = (_gradient(g, by, x, s, multiply=flag) for flag in (False, True))
     one, two, three = (torch.where(multiply, b, a) for a, b in zip(added, multiplied, strict=True))
-    return one, two, three
+    return torch.where(untouched, g, g + one), two, three
 
 
 AUDIBLE_SUM = FusedFormula(
-    """template <typename T> void audible_sum(T a, T b, T c, T audible, T& out) {
-        out = audible != T(0) ? a + b + c : T(0);
+    """template <typename T> void audible_sum(T host, T by_seeds, T by_gates, T audible, T& out) {
+        out = audible != T(0) ? host + by_seeds + by_gates : host;
     }""",
     1,
     _audible_sum,
 )
-"""See `_audible_sum`, of three."""
-MIXED_CHANGE = FusedFormula(
-    """template <typename T> void mixed_change(T by, T x, T s, T multiply, T& out) {
+"""See `_audible_sum`."""
+MIXED_BLEND = FusedFormula(
+    """template <typename T> void mixed_blend(T by, T x, T s, T multiply, T& out) {
         const T difference = s - x;
         const T change = multiply != T(0) ? ::tanh(difference) * x : difference;
-        out = by == T(0) ? T(0) : by * change;
+        out = by == T(0) ? x : x + by * change;
     }""",
     1,
-    _mixed_change,
+    _mixed_blend,
 )
-"""by * change of rows of which some are multiplied."""
+"""See `_mixed_blend`."""
 MIXED_GRADIENT = FusedFormula(
     """template <typename T> void mixed_gradient(
         T g, T by, T x, T s, T multiply, T isolated, T& to_x, T& to_s, T& to_by
@@ -359,10 +447,10 @@ MIXED_GRADIENT = FusedFormula(
         const T change = multiplied ? tanh * x : difference;
         const T factor = isolated != T(0) ? T(1) : by, scaled = factor == T(0) ? T(0) : factor * g;
         to_s = multiplied ? (x - change * tanh) * scaled : scaled;
-        to_x = multiplied ? tanh * scaled - to_s : -scaled;
+        to_x = isolated != T(0) || by == T(0) ? g : g + (multiplied ? tanh * scaled - to_s : -scaled);
         to_by = g * change;
     }""",
     3,
     _mixed_gradient,
 )
-"""Its gradients, see `_mixed_gradient`."""
+"""See `_mixed_gradient`."""
