@@ -41,7 +41,7 @@ from .model import HostModel
 from .optimizer import HOSTS, SEEDS, make_optimizer, padded_zeros
 from .precision import LossScale, autocast, scaled_sum
 from .seed_pool import DrawTables, SeedPool
-from .slot_plan import MaskedRun, Runs, SlotColumns, Topology
+from .slot_plan import Runs, SlotColumns, Topology
 from .validation import Coalitions, Score, Validation
 
 COUNT_TOLERANCE = 0.01
@@ -304,12 +304,11 @@ class HostGroup:
         runs = self._runs if runs is None else runs
         loss, hits, rows = self._derive(runs, weights, x, labels, dropout_keys)
         gradients = dict(zip(names, rows, strict=True))
-        for slot, (used, planned) in enumerate(zip(self._used, runs, strict=True)):
-            frozen = self.table.pruning.narrow(1, slot, 1) if self._freezes else None
-            idle = next((run.idle for run in planned if isinstance(run, MaskedRun)), {})
-            for name, module in used.items():
-                if (mask := idle.get(module, frozen)) is not None:
-                    gradients[name].masked_fill_(mask, 0.0)
+        freezes = self._freezes and self._masked is None  # a masked plan knows who learns
+        for slot, used in enumerate(self._used if freezes else ()):
+            frozen = self.table.pruning.narrow(1, slot, 1)
+            for name in used:
+                gradients[name].masked_fill_(frozen, 0.0)
         return loss, hits, gradients
 
     def _derive(

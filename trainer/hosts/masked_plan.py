@@ -73,8 +73,11 @@ class MaskedPlan:
         """Plan an epoch: zero unused rows; returns the runs and the decay of all seeds."""
         kinds = [np.where(columns.live, columns.blueprint, -1) for columns in slots]
         chosen = capacities(kinds, len(self._pool.kinds), self.shares)
-        padding = np.concatenate([part for pair in zip(kinds, chosen, strict=True) for part in placed(*pair)])
-        made = self._program(upload(padding, self._table.stage.device), chosen)
+        padding: list[Codes] = [kinds[0][:0]]
+        for slot, (kind, capacity) in enumerate(zip(kinds, chosen, strict=True)):
+            rows, places = placed(kind, capacity)
+            padding += [rows, places, self._pool.find_numbers(slot, rows, capacity, len(kind))]
+        made = self._program(upload(np.concatenate(padding), self._table.stage.device), chosen)
         if chosen not in self._held:
             runs = map_tensors(made[0], torch.clone)
             decay = next((held for _, held in self._held.values()), None)
@@ -86,40 +89,48 @@ class MaskedPlan:
         """See `plan`.
 
         Args:
-            padding: int64 [k + n], what `placed` made of one slot's live seeds after the other's.
+            padding: int64, the numbers of `_masked` of one slot after the other.
         """
         self._pool.zero_unused_rows(*self._state, self._table)
         # A graph's results must not lie in the memory of what it is given.
-        n = len(self._table.stage)
-        parts = torch.split(padding.clone(), [sum(capacity) + n for capacity in chosen])
-        idle = {module: ~learns for module, learns in self._pool.learner_masks(self._table).items()}
-        runs: Runs = [
-            [self._masked(slot, part, capacity, idle)] if capacity else []
-            for slot, (part, capacity) in enumerate(zip(parts, chosen, strict=True))
-        ]
+        padding, n = padding.clone(), len(self._table.stage)
+        learners = self._pool.learner_masks(self._table)
+        runs: Runs = []
+        for slot, capacity in enumerate(chosen):
+            sizes = [sum(capacity), n, self._pool.count_numbers(slot, capacity, n)]
+            rows, places, taken, padding = torch.split(padding, [*sizes, len(padding) - sum(sizes)])
+            runs.append([self._masked(slot, rows, places, taken, capacity, learners)] if capacity else [])
         return runs, self._decay([self._pool.modules(slot) for slot in range(len(chosen))])
 
     def _masked(
-        self, slot: int, padding: Tensor, capacity: Sequence[int], idle: dict[str, Tensor]
+        self,
+        slot: int,
+        rows: Tensor,
+        places: Tensor,
+        taken: Tensor,
+        capacity: Sequence[int],
+        learners: dict[str, Tensor],
     ) -> MaskedRun:
         """Plan a slot.
 
         Args:
-            padding: int64 [k + n], what `placed` made of the slot's live seeds.
-            idle: bool [n, S], who gets no gradient of each module.
+            rows: int64 [k] and places: int64 [n], what `placed` made of the slot's live seeds.
+            taken: int64 [G], see `SeedPool.find_numbers`.
+            learners: bool [n, S], see `SeedPool.learner_masks`.
         """
-        table, k = self._table, sum(capacity)
-        stage, style, alpha = (column[:, slot] for column in (table.stage, table.style, table.alpha))
+        stage, style, alpha = (
+            column[:, slot] for column in (self._table.stage, self._table.style, self._table.alpha)
+        )
         run = masked_run(
-            (padding[:k], padding[k:]),
+            (rows, places),
             capacity,
-            owners=padding[:k],
+            owners=rows,
             isolated=is_in(stage, ISOLATED),
             blended=is_in(stage, BLENDED),
             style=style,
             alpha=alpha.to(self._dtype),
         )
-        return replace(run, idle={module: mask[:, slot : slot + 1] for module, mask in idle.items()})
+        return replace(run, numbers=self._pool.own_numbers(slot, taken, learners))
 
 
 def capacities(kinds: Sequence[Codes], num_kinds: int, shares: Sequence[float] = SHARES) -> Capacities:

@@ -26,6 +26,7 @@ from esper_overwatch.trainer.seeds.image_blueprints import Blueprint, verify
 from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
 from .model import HostModel
+from .owned_numbers import OwnedNumbers, find_numbers, take_numbers
 from .slot_plan import (
     Codes,
     MaskedRun,
@@ -282,9 +283,12 @@ class SeedPool:
         h, seen = gather_rows(h, n, segments)
         outputs, strengths = [], []
         for run, x in zip(stacked, seen, strict=True):
-            outputs += self._seed_outputs(slot, run, [x.by_seeds], weights)
-            gated = None if run.gated is None else run.gated & (run.alpha != 0.0)
-            strengths.append(self._blend_strength(slot, run.alpha, gated, run.owners, x.by_gates, weights))
+            outputs.append(self._seed_outputs(slot, run, x.by_seeds, weights))
+            gated, gates = run.gated, None
+            if gated is not None:
+                gated = gated & (run.alpha != 0.0)
+                gates = self._owner_weights(slot, GATE_MODULE, run.owners, weights)
+            strengths.append(self._blend_strength(run.alpha, gated, x.by_gates, gates))
         return graft(h, n, segments, seen, outputs, strengths)
 
     def _seed_kinds(self, slot: int, run: NativeRun, weights: Parameters) -> SeedKinds:
@@ -293,38 +297,60 @@ class SeedPool:
         numbers = [weights[self.name(slot, module)] for module in (*modules, *gates)]
         return SeedKinds([self._layers[slot][module] for module in modules], numbers)
 
+    def find_numbers(self, slot: int, rows: Codes, capacity: Sequence[int], n: int) -> Codes:
+        """The numbers of a slot's weights that are used in training, see `OwnedNumbers.taken`.
+
+        Args:
+            rows: int64 [k], hosts whose seeds are run, by blueprint.
+            capacity: how many of these each blueprint has.
+        """
+        if not capacity:
+            return rows
+        by_module = (*np.split(rows, np.cumsum(capacity)[:-1]), np.arange(n))
+        return find_numbers(n, list(zip(self._modules[slot].values(), by_module, strict=True)))
+
+    def count_numbers(self, slot: int, capacity: Sequence[int], n: int) -> int:
+        """How many they are."""
+        if not capacity:
+            return 0
+        counts = zip(self._modules[slot], (*capacity, n), strict=True)
+        return sum(self._count(slot, module) * rows for module, rows in counts)
+
+    def own_numbers(self, slot: int, taken: Tensor, learners: dict[str, Tensor]) -> OwnedNumbers:
+        """Plan the use of these numbers; only the rows of learners, bool [n, S] by module, learn."""
+        masks = [learners[module].narrow(1, slot, 1) for module in self._modules[slot]]
+        return OwnedNumbers.of(taken, masks, [self._count(slot, module) for module in self._modules[slot]])
+
     def _run_masked(self, slot: int, h: Tensor, n: int, run: MaskedRun, weights: Parameters) -> Tensor:
         plain = h.device.type != "cpu" and not self._causal
+        counts = run.seeds.counts
         h, at_gates, seen = take_seen(h, n, run.seeds, plain=plain)
-        made = self._seed_outputs(slot, run, seen, weights)
-        strength = self._blend_strength(slot, run.alpha, run.gated, run.gate_owners, at_gates, weights)
+        if run.numbers is None:
+            owners = [*torch.split(run.owners, counts), run.gate_owners]
+            pairs = zip(self._modules[slot], owners, strict=True)
+            tensors = [self._owner_weights(slot, module, rows, weights) for module, rows in pairs]
+        else:
+            specs = zip(self._modules[slot].values(), (*counts, n), strict=True)
+            flat = [weights[name] for name in self.modules(slot)]
+            tensors = take_numbers(run.numbers, list(specs), flat)
+        *seeds, gates = tensors
+        each = zip(self._kinds[slot], seen, seeds, strict=True)
+        made = [kind.forward(x, own, self._conv) for kind, x, own in each]
+        strength = self._blend_strength(run.alpha, run.gated, at_gates, gates)
         return blend_seeds(h, n, run.seeds, made, strength, plain=plain)
 
-    def _seed_outputs(
-        self, slot: int, run: SlotRun | MaskedRun, seen: Sequence[Tensor], weights: Parameters
-    ) -> list[Tensor]:
-        """What the seeds of each blueprint make of what they see."""
-        made = []
-        by_kind = torch.split(run.owners, [count for _, count in run.blueprints])
-        for (b, _), x, owners in zip(run.blueprints, seen, by_kind, strict=True):
-            kind = self._kinds[slot][b]
-            made.append(kind.forward(x, self._owner_weights(slot, kind.name, owners, weights), self._conv))
-        return made
+    def _seed_outputs(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
+        ((b, _),) = run.blueprints
+        kind = self._kinds[slot][b]
+        return kind.forward(x, self._owner_weights(slot, kind.name, run.owners, weights), self._conv)
 
     def _blend_strength(
-        self,
-        slot: int,
-        alpha: Tensor,
-        gated: Tensor | None,
-        owners: Tensor | None,
-        x: Tensor,
-        weights: Parameters,
+        self, alpha: Tensor, gated: Tensor | None, x: Tensor, gates: Parameters | None
     ) -> Tensor:
         alpha = alpha.view(1, 1, 1, -1)
-        if gated is None:
+        if gated is None or gates is None:
             return alpha
-        opening = gate(x, self._owner_weights(slot, GATE_MODULE, owners, weights), causal=self._causal)
-        return torch.where(gated, alpha * opening, alpha)
+        return torch.where(gated, alpha * gate(x, gates, causal=self._causal), alpha)
 
     def _draw(
         self,

@@ -7,7 +7,7 @@ stays on the device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from esper_overwatch.trainer.compute.native_seeds import SeedRows
 from esper_overwatch.trainer.seeds.blend import RowBlock, SeedPlaces, SeedSegment
 from esper_overwatch.trainer.seeds.table import SlotTable
 
-Codes = NDArray[np.int64]
+from .owned_numbers import Codes, OwnedNumbers
+
 _IS_ISOLATED, _IS_BLENDED = (np.isin(list(Stage), stages) for stages in (ISOLATED, BLENDED))
 """bool by stage code."""
 
@@ -113,8 +114,8 @@ class MaskedRun:
     """bool [R], audible rows of style GATE."""
     gate_owners: Tensor | None = None
     """int64 [R], whose gate each row has; None where the rows are the hosts."""
-    idle: dict[str, Tensor] = field(default_factory=dict)
-    """By module, bool [n, 1]: hosts whose rows of its weights get no gradient, in training."""
+    numbers: OwnedNumbers | None = None
+    """Of their weights, in training."""
 
 
 Run = SlotRun | NativeRun | MaskedRun
