@@ -179,14 +179,14 @@ PRODUCTS = FusedFormula(
     lambda g, a, b: (g * a, g * b),
 )
 """g * a and g * b."""
-RECTIFIED_SUM = FusedFormula(
-    """template <typename T> void rectified_sum(T x, T branch, T factor, T& out) {
-        out = x + (branch <= T(0) ? T(0) : branch) * factor;
+RECTIFIED_PRODUCT = FusedFormula(
+    """template <typename T> void rectified_product(T branch, T factor, T& out) {
+        out = branch <= T(0) ? T(0) : branch * factor;
     }""",
     1,
-    lambda x, branch, factor: (torch.addcmul(x, torch.relu(branch), factor),),
+    lambda branch, factor: (torch.relu(branch) * factor,),
 )
-"""x + factor * relu(branch)."""
+"""factor * relu(branch)."""
 RECTIFIED_PRODUCTS = FusedFormula(
     """template <typename T> void rectified_products(T g, T branch, T factor, T& by_factor, T& by_branch) {
         by_factor = g * (branch <= T(0) ? T(0) : branch);
@@ -302,17 +302,20 @@ def _norm_groups(n: int, channels: int) -> int:
     return n * (channels // 8 if channels % 8 == 0 else 1)
 
 
-def towards_group_norm(x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
+def towards_group_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor, *, from_x: bool = True
+) -> Tensor:
     """x + gain * (group_norm(x, weight, bias) - x), each network with a gain of its own.
 
     Args:
+        from_x: False leaves out the first x.
         x: [B, n*C, H, W].
         weight: [n, C].
         bias: [n, C].
         gain: [n].
     """
     gain_n1 = gain.unsqueeze(1)
-    return residual(group_norm(x, gain_n1 * weight, gain_n1 * bias), x, 1.0 - gain)
+    return residual(group_norm(x, gain_n1 * weight, gain_n1 * bias), x, 1.0 - gain if from_x else -gain)
 
 
 class _MapMean(torch.autograd.Function):
@@ -384,11 +387,13 @@ def affine(x: Tensor, factor: Tensor, shift: Tensor | None = None) -> Tensor:
 
 class _Residual(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, branch: Tensor, gain: Tensor, rectified: bool) -> Tensor:
-        factor = per_channel(gain, x.shape[1] // gain.shape[0])[:, None, None]
+    def forward(ctx: Any, x: Tensor | None, branch: Tensor, gain: Tensor, rectified: bool) -> Tensor:
+        factor = per_channel(gain, branch.shape[1] // gain.shape[0])[:, None, None]
         ctx.save_for_backward(branch, gain, factor)
         ctx.products = RECTIFIED_PRODUCTS if rectified else PRODUCTS
-        return RECTIFIED_SUM(x, branch, factor)[0] if rectified else torch.addcmul(x, branch, factor)
+        if x is None:
+            return RECTIFIED_PRODUCT(branch, factor)[0] if rectified else branch * factor
+        return torch.addcmul(x, torch.relu(branch) if rectified else branch, factor)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -398,13 +403,14 @@ class _Residual(torch.autograd.Function):
             to_gain = to_rows(change, len(gain)).sum((0, 1, 2, 4))
         else:
             to_gain = _channel_sums(change, 1).view(len(gain), -1).sum(1)
-        return grad, to_branch, to_gain, None
+        return grad if ctx.needs_input_grad[0] else None, to_branch, to_gain, None
 
 
-def residual(x: Tensor, branch: Tensor, gain: Tensor, *, rectified: bool = False) -> Tensor:
+def residual(x: Tensor | None, branch: Tensor, gain: Tensor, *, rectified: bool = False) -> Tensor:
     """x + gain * branch, each network with a gain of its own: [B, n*C, H, W] twice, and [n].
 
     Args:
+        x: None = 0.
         rectified: whether a ReLU is behind the branch.
     """
     out: Tensor = _Residual.apply(x, branch, gain, rectified)  # type: ignore[no-untyped-call]

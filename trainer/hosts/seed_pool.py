@@ -335,7 +335,10 @@ class SeedPool:
             tensors = take_numbers(run.numbers, list(specs), flat)
         *seeds, gates = tensors
         each = zip(self._kinds[slot], seen, seeds, strict=True)
-        made = [kind.forward(x, own, self._conv) for kind, x, own in each]
+        made = [
+            kind.forward(x, own, self._conv) - x if kind.change is None else kind.change(x, own, self._conv)
+            for kind, x, own in each
+        ]
         strength = self._blend_strength(run.alpha, run.gated, at_gates, gates)
         return blend_seeds(h, n, run.seeds, made, strength, plain=plain)
 

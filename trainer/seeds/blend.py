@@ -190,7 +190,7 @@ def blend_seeds(
 
     Args:
         h: [B, n*C, H, W], as `take_seen` returned it.
-        made: what the seeds of each blueprint made of it.
+        made: what the seeds of each blueprint add to it.
         strength: alpha times gate, [1, 1, 1, n], [B, 1, 1, n] or [B, H, W, n]; exactly 0 where the host is
             to be untouched.
         plain: as `take_seen` has it.
@@ -231,19 +231,19 @@ class _BlendSeeds(torch.autograd.Function):
         ctx: Any, h: Tensor, n: int, seeds: SeedPlaces, plain: bool, strength: Tensor, *made: Tensor
     ) -> Tensor:
         ctx.n, ctx.seeds, ctx.plain = n, seeds, plain
-        x, s = to_rows(h, n), _at_hosts(made, seeds)
-        ctx.save_for_backward(x, s, strength)
-        (out,) = MIXED_BLEND(strength.unsqueeze(4), x, s, seeds.multiply)
+        x, d = to_rows(h, n), _at_hosts(made, seeds)
+        ctx.save_for_backward(x, d, strength)
+        (out,) = MIXED_BLEND(strength.unsqueeze(4), x, d, seeds.multiply)
         return to_channels(out.to(h.dtype))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, s, strength = ctx.saved_tensors
+        x, d, strength = ctx.saved_tensors
         seeds, channels = ctx.seeds, x.shape[4]
         flags = seeds.multiply, seeds.isolated
-        to_x, to_s, to_by = MIXED_GRADIENT(to_rows(grad, ctx.n), strength.unsqueeze(4), x, s, *flags)
+        to_x, to_d, to_by = MIXED_GRADIENT(to_rows(grad, ctx.n), strength.unsqueeze(4), x, d, *flags)
         opening = _row_sums(to_by, strength.shape) if ctx.needs_input_grad[4] else None
-        rows = _taken(to_channels(to_s), ctx.n, seeds.rows, plain=ctx.plain)
+        rows = _taken(to_channels(to_d), ctx.n, seeds.rows, plain=ctx.plain)
         parts = torch.split(rows, [count * channels for count in seeds.counts], dim=1)
         return to_channels(to_x), None, None, None, opening, *parts
 
@@ -400,24 +400,23 @@ def _audible_sum(host: Tensor, by_seeds: Tensor, by_gates: Tensor, audible: Tens
     return (torch.where(audible, host + by_seeds + by_gates, host),)
 
 
-def _mixed_blend(by: Tensor, x: Tensor, s: Tensor, multiply: Tensor) -> tuple[Tensor]:
-    """x + by * change of rows of which some are multiplied, bool [n, 1]; exactly x where `by` is 0."""
-    change = torch.where(multiply, _change(x, s, multiply=True)[0], s - x)
-    return (torch.where(by == 0.0, x, x + by * change),)
+def _mixed_blend(by: Tensor, x: Tensor, d: Tensor, multiply: Tensor) -> tuple[Tensor]:
+    """h + a d, or h + a h tanh(d), where a seed adds d to h; exactly h where a is 0."""
+    return (torch.where(by == 0.0, x, x + by * torch.where(multiply, torch.tanh(d) * x, d)),)
 
 
 def _mixed_gradient(
-    g: Tensor, by: Tensor, x: Tensor, s: Tensor, multiply: Tensor, isolated: Tensor
+    g: Tensor, by: Tensor, x: Tensor, d: Tensor, multiply: Tensor, isolated: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of that with respect to x, s and, to be summed, `by`, where some are isolated, bool [n, 1].
+    """Gradients of that with respect to h, d and, to be summed, a; some rows are isolated, bool [n, 1].
 
     The seed of an isolated row has the gradient of its output as it is.
     """
-    untouched = isolated | (by == 0.0)
-    by, multiply = by.masked_fill(isolated, 1.0), multiply & ~isolated
-    added, multiplied = (_gradient(g, by, x, s, multiply=flag) for flag in (False, True))
-    one, two, three = (torch.where(multiply, b, a) for a, b in zip(added, multiplied, strict=True))
-    return torch.where(untouched, g, g + one), two, three
+    multiply, tanh = multiply & ~isolated, torch.tanh(d)
+    scaled = _scaled(by.masked_fill(isolated, 1.0), g)
+    change = torch.where(multiply, tanh * x, d)
+    to_x = torch.where(multiply & (by != 0.0), g + tanh * scaled, g)
+    return to_x, torch.where(multiply, (x - change * tanh) * scaled, scaled), g * change
 
 
 AUDIBLE_SUM = FusedFormula(
@@ -429,10 +428,8 @@ AUDIBLE_SUM = FusedFormula(
 )
 """See `_audible_sum`."""
 MIXED_BLEND = FusedFormula(
-    """template <typename T> void mixed_blend(T by, T x, T s, T multiply, T& out) {
-        const T difference = s - x;
-        const T change = multiply != T(0) ? ::tanh(difference) * x : difference;
-        out = by == T(0) ? x : x + by * change;
+    """template <typename T> void mixed_blend(T by, T x, T d, T multiply, T& out) {
+        out = by == T(0) ? x : x + by * (multiply != T(0) ? ::tanh(d) * x : d);
     }""",
     1,
     _mixed_blend,
@@ -440,14 +437,13 @@ MIXED_BLEND = FusedFormula(
 """See `_mixed_blend`."""
 MIXED_GRADIENT = FusedFormula(
     """template <typename T> void mixed_gradient(
-        T g, T by, T x, T s, T multiply, T isolated, T& to_x, T& to_s, T& to_by
+        T g, T by, T x, T d, T multiply, T isolated, T& to_x, T& to_d, T& to_by
     ) {
         const bool multiplied = multiply != T(0) && isolated == T(0);
-        const T difference = s - x, tanh = multiplied ? ::tanh(difference) : T(0);
-        const T change = multiplied ? tanh * x : difference;
+        const T tanh = multiplied ? ::tanh(d) : T(0), change = multiplied ? tanh * x : d;
         const T factor = isolated != T(0) ? T(1) : by, scaled = factor == T(0) ? T(0) : factor * g;
-        to_s = multiplied ? (x - change * tanh) * scaled : scaled;
-        to_x = isolated != T(0) || by == T(0) ? g : g + (multiplied ? tanh * scaled - to_s : -scaled);
+        to_x = multiplied && by != T(0) ? g + tanh * scaled : g;
+        to_d = multiplied ? (x - change * tanh) * scaled : scaled;
         to_by = g * change;
     }""",
     3,

@@ -56,6 +56,8 @@ class Blueprint:
     """x [B, k*C, H, W], tensors [k, ...] and how to convolve -> [B, k*C, H, W]; row i uses the i-th seed's
     tensors alone."""
     identity_at_birth: bool
+    change: Callable[[Tensor, Parameters, Conv], Tensor] | None = None
+    """What `forward` adds to x, where that is less work."""
     convolves: bool = True
     """It has convolutions or matrix products, which torch runs by other kernels for one network."""
     layers: Callable[[int], list[Layer]] | None = None
@@ -136,12 +138,12 @@ class Layer:
             }
         return specs | ({"gain": Init()} if self.is_residual else {})
 
-    def forward(self, x: Tensor, seen: Tensor, p: Parameters, conv: Conv) -> Tensor:
-        """What it makes of x, by torch; `seen` is the seed's input."""
+    def forward(self, x: Tensor, seen: Tensor | None, p: Parameters, conv: Conv) -> Tensor:
+        """What it makes of x, by torch; `seen` is the seed's input, None where only its change is wanted."""
         if self.kind == "attention":
-            return _attention_forward(x, p)
+            return _attention_forward(x, p, from_x=seen is not None)
         if self.kind == "norm":
-            return towards_group_norm(x, *_norm_of(p, self.norm), p["gain"])
+            return towards_group_norm(x, *_norm_of(p, self.norm), p["gain"], from_x=seen is not None)
         x = conv(x, p[f"{self.name}.weight"], groups=self.inputs if self.kind == "depthwise" else 1)
         if self.norm:
             x = group_norm(x, *_norm_of(p, self.norm))
@@ -177,11 +179,12 @@ def _norm_of(p: Parameters, name: str) -> tuple[Tensor, Tensor]:
     return p[f"{name}.weight"], p[f"{name}.bias"]
 
 
-def _attention_forward(x: Tensor, p: Parameters) -> Tensor:
+def _attention_forward(x: Tensor, p: Parameters, *, from_x: bool) -> Tensor:
     """Squeeze and excitation (Hu et al., 2018), scaled so that channels begin at 1 and reach 0..2."""
     n = p["squeeze.weight"].shape[0]
     hidden = torch.relu(linear(pooled(x, n), p["squeeze.weight"], p["squeeze.bias"]))
-    weights = 2.0 * torch.sigmoid(linear(hidden, p["excite.weight"], p["excite.bias"]))
+    scores = linear(hidden, p["excite.weight"], p["excite.bias"])
+    weights = 2.0 * torch.sigmoid(scores) if from_x else torch.tanh(0.5 * scores)  # less by 1
     return affine(x, weights.transpose(0, 1).reshape(x.shape[0], -1))
 
 
@@ -191,13 +194,21 @@ def _of_layers(name: str, layers: Callable[[int], list[Layer]], *, convolves: bo
     def specs(channels: int) -> Specs:
         return {name: spec for layer in layers(channels) for name, spec in layer.specs().items()}
 
-    def forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
-        seen, networks = x, next(iter(p.values())).shape[0]
+    def run(x: Tensor, seen: Tensor | None, p: Parameters, conv: Conv) -> Tensor:
+        networks = next(iter(p.values())).shape[0]
         for layer in layers(x.shape[1] // networks):
             x = layer.forward(x, seen, p, conv)
         return x
 
-    return Blueprint(name, specs, forward, identity_at_birth=True, convolves=convolves, layers=layers)
+    return Blueprint(
+        name,
+        specs,
+        lambda x, p, conv: run(x, x, p, conv),
+        identity_at_birth=True,
+        change=lambda x, p, conv: run(x, None, p, conv),
+        convolves=convolves,
+        layers=layers,
+    )
 
 
 def _norm(c: int) -> list[Layer]:

@@ -7,6 +7,7 @@ has a gradient from the first step: its last linear layer begins at 0, or its br
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch.nn.functional as F
@@ -67,13 +68,20 @@ def _make_lora(name: str, channels_per_rank: int, chosen: int) -> Blueprint:
         rank = chosen or max(2, c // channels_per_rank)
         return {"down": Init((rank, c), fan_in=c), "up": Init((c, rank))}
 
-    return Blueprint(name, specs, _lora_forward, identity_at_birth=True)
+    return _added(name, specs, _lora)
 
 
-def _lora_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
+def _added(name: str, specs: Callable[[int], Specs], change: Callable[..., Tensor]) -> Blueprint:
+    """A kind of seed that adds something to its input."""
+    return Blueprint(
+        name, specs, lambda x, p, conv: x + change(x, p, conv), identity_at_birth=True, change=change
+    )
+
+
+def _lora(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
     """Low-rank adapter (Hu et al., 2022)."""
     h = to_matrices(x, _rows(p, "up"))
-    return x + from_matrices(h @ p["down"].mT @ p["up"].mT, x.shape)
+    return from_matrices(h @ p["down"].mT @ p["up"].mT, x.shape)
 
 
 def _attention(c: int) -> Specs:
@@ -84,7 +92,7 @@ def _attend(x: Tensor, p: Parameters, heads: int, window: int) -> Tensor:
     """Self-attention behind a layer norm (Vaswani et al., 2017)."""
     h = layer_norm(to_matrices(x, _rows(p, "out")))
     out = causal_attention(h, p["in"], heads, x.shape[2], window)
-    return x + from_matrices(out @ p["out"].mT, x.shape)
+    return from_matrices(out @ p["out"].mT, x.shape)
 
 
 def _count_heads(channels: int, width: int) -> int:
@@ -97,18 +105,18 @@ def _make_attention(name: str, chosen: int) -> Blueprint:
             raise BlueprintError(f"blueprint {name}: a head must divide the width of the host, {c}")
         return _attention(c)
 
-    def forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
+    def change(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
         return _attend(x, p, _count_heads(p["out"].shape[1], chosen or HEAD_WIDTH), window=0)
 
-    return Blueprint(name, specs, forward, identity_at_birth=True)
+    return _added(name, specs, change)
 
 
 def _make_flex_attention(name: str, chosen: int) -> Blueprint:
-    def forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
+    def change(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
         window = chosen or max(1, x.shape[2] // WINDOWS_PER_CONTEXT)
         return _attend(x, p, _count_heads(p["out"].shape[1], HEAD_WIDTH), window)
 
-    return Blueprint(name, _attention, forward, identity_at_birth=True)
+    return _added(name, _attention, change)
 
 
 def _make_mlp(name: str, expansion: int, chosen: int) -> Blueprint:
@@ -116,14 +124,14 @@ def _make_mlp(name: str, expansion: int, chosen: int) -> Blueprint:
         hidden = (chosen or expansion) * c
         return {"in": Init((hidden, c), fan_in=c), "out": Init((c, hidden))}
 
-    return Blueprint(name, specs, _mlp_forward, identity_at_birth=True)
+    return _added(name, specs, _mlp)
 
 
-def _mlp_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
+def _mlp(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
     """The MLP of a transformer's block, behind a layer norm."""
     h = layer_norm(to_matrices(x, _rows(p, "out")))
     hidden = F.gelu(h @ p["in"].mT, approximate="tanh")
-    return x + from_matrices(hidden @ p["out"].mT, x.shape)
+    return from_matrices(hidden @ p["out"].mT, x.shape)
 
 
 SIZED_BLUEPRINTS: dict[str, SizedBlueprint] = {

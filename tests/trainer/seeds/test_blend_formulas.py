@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from esper_overwatch.trainer.compute.pointwise import FusedFormula
-from esper_overwatch.trainer.compute.stacked_ops import PRODUCTS, RECTIFIED_PRODUCTS, RECTIFIED_SUM
+from esper_overwatch.trainer.compute.stacked_ops import PRODUCTS, RECTIFIED_PRODUCT, RECTIFIED_PRODUCTS
 from esper_overwatch.trainer.compute.torch_private import compile_pointwise
 from esper_overwatch.trainer.seeds.blend import AUDIBLE_SUM, MIXED_BLEND, MIXED_GRADIENT
 
@@ -49,7 +49,7 @@ FORMULAS = {
     "gradient": MIXED_GRADIENT,
     "sum": AUDIBLE_SUM,
     "products": PRODUCTS,
-    "rectified sum": RECTIFIED_SUM,
+    "rectified product": RECTIFIED_PRODUCT,
     "rectified products": RECTIFIED_PRODUCTS,
 }
 
@@ -68,7 +68,7 @@ def test_code_computes_what_operations_do(name: str, tmp_path: Path) -> None:
         "gradient": [g, by, x, s, multiply, isolated],
         "sum": [g, x, s, torch.arange(8).unsqueeze(1) > 2],
         "products": [g, x, s],
-        "rectified sum": [g, x, by],
+        "rectified product": [x, by],
         "rectified products": [g, x, by],
     }[name]
     expected = FORMULAS[name].plain(*ins)
