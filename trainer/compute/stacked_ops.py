@@ -196,6 +196,24 @@ RECTIFIED_PRODUCTS = FusedFormula(
     lambda g, branch, factor: (g * torch.relu(branch), (g * factor).masked_fill_(branch <= 0.0, 0.0)),
 )
 """Gradients of that, of the factor number by number."""
+TOWARDS = FusedFormula(
+    "template <typename T> void towards(T x, T other, T factor, T& out) { out = factor * (other - x); }",
+    1,
+    lambda x, other, factor: ((other - x).mul_(factor),),
+)
+"""factor * (other - x)."""
+TOWARDS_GRADIENT = FusedFormula(
+    """template <typename T> void towards_gradient(
+        T g, T x, T other, T factor, T& by_factor, T& by_other, T& by_x
+    ) {
+        by_factor = g * (other - x);
+        by_other = g * factor;
+        by_x = -by_other;
+    }""",
+    3,
+    lambda g, x, other, factor: (g * (other - x), g * factor, g * -factor),
+)
+"""Gradients of that, of the factor number by number."""
 MAX_POINTWISE_PIXELS = 4096
 """Maps of at most this many pixels in a batch: 1x1 convolutions are cheaper on a CPU as small matrix
 products."""
@@ -314,8 +332,7 @@ def towards_group_norm(
         bias: [n, C].
         gain: [n].
     """
-    gain_n1 = gain.unsqueeze(1)
-    return residual(group_norm(x, gain_n1 * weight, gain_n1 * bias), x, 1.0 - gain if from_x else -gain)
+    return towards(x, group_norm(x, weight, bias), gain, from_x=from_x)
 
 
 class _MapMean(torch.autograd.Function):
@@ -399,11 +416,15 @@ class _Residual(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         branch, gain, factor = ctx.saved_tensors
         change, to_branch = ctx.products(grad, branch, factor)
-        if change.device.type != "cpu":
-            to_gain = to_rows(change, len(gain)).sum((0, 1, 2, 4))
-        else:
-            to_gain = _channel_sums(change, 1).view(len(gain), -1).sum(1)
-        return grad if ctx.needs_input_grad[0] else None, to_branch, to_gain, None
+        to_x = grad if ctx.needs_input_grad[0] else None
+        return to_x, to_branch, _network_sums(change, len(gain)), None
+
+
+def _network_sums(x: Tensor, n: int) -> Tensor:
+    """[B, n*C, H, W] summed up for each network: [n]."""
+    if x.device.type != "cpu":
+        return to_rows(x, n).sum((0, 1, 2, 4))
+    return _channel_sums(x, 1).view(n, -1).sum(1)
 
 
 def residual(x: Tensor | None, branch: Tensor, gain: Tensor, *, rectified: bool = False) -> Tensor:
@@ -414,6 +435,32 @@ def residual(x: Tensor | None, branch: Tensor, gain: Tensor, *, rectified: bool 
         rectified: whether a ReLU is behind the branch.
     """
     out: Tensor = _Residual.apply(x, branch, gain, rectified)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Towards(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, other: Tensor, gain: Tensor, from_x: bool) -> Tensor:
+        factor = per_channel(gain, x.shape[1] // gain.shape[0])[:, None, None]
+        ctx.save_for_backward(x, other, gain, factor)
+        ctx.from_x = from_x
+        (change,) = TOWARDS(x, other, factor)
+        return change.add_(x) if from_x else change
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, other, gain, factor = ctx.saved_tensors
+        change, to_other, to_x = TOWARDS_GRADIENT(grad, x, other, factor)
+        return to_x.add_(grad) if ctx.from_x else to_x, to_other, _network_sums(change, len(gain)), None
+
+
+def towards(x: Tensor, other: Tensor, gain: Tensor, *, from_x: bool = True) -> Tensor:
+    """x + gain * (other - x), each network with a gain of its own: [B, n*C, H, W] twice, and [n].
+
+    Args:
+        from_x: False leaves out the first x.
+    """
+    out: Tensor = _Towards.apply(x, other, gain, from_x)  # type: ignore[no-untyped-call]
     return out
 
 

@@ -154,21 +154,17 @@ def _rows_of(share: float, rows: int) -> int:
     return max(math.ceil(share * rows), min(rows, 2))
 
 
-def padded(kind: Codes, capacity: Sequence[int]) -> Codes:
-    """int64 [2, k]: rows that run each blueprint in turn, those that do not need it last; and the blueprints.
+def placed(kind: Codes, capacity: Sequence[int]) -> tuple[Codes, Codes]:
+    """Rows that run each blueprint in turn, those that do not need it last, int64 [k]; and which of these
+    is each row's own, int64 [R], 0 where it runs none.
 
     Args:
         kind: [R], the blueprint that each row runs; -1 = none.
         capacity: rows for each blueprint.
     """
     order = [np.argsort(kind != b, kind="stable")[:count] for b, count in enumerate(capacity)]
-    return np.stack([np.concatenate([kind[:0], *order]), np.repeat(np.arange(len(capacity)), capacity)])
-
-
-def placed(kind: Codes, capacity: Sequence[int]) -> tuple[Codes, Codes]:
-    """The rows of `padded`, and for each row [R] which of them runs its blueprint; 0 where it has none."""
-    rows, planned = padded(kind, capacity)
-    own = np.flatnonzero(kind[rows] == planned)
+    rows = np.concatenate([kind[:0], *order])
+    own = np.flatnonzero(kind[rows] == np.repeat(np.arange(len(capacity)), capacity))
     places = np.zeros(len(kind), dtype=np.int64)
     places[rows[own]] = own
     return rows, places

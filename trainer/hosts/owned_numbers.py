@@ -25,8 +25,8 @@ class OwnedNumbers:
     """int64 [G], which are used; each tensor of the modules [k, ...] lies together."""
     back: Tensor
     """int64 [F], which of the G each is; any where it is none of them."""
-    learn: Tensor
-    """bool [F], which have a gradient."""
+    idle: Tensor
+    """bool [F], which have no gradient."""
 
     @classmethod
     def of(cls, taken: Tensor, learners: Sequence[Tensor], widths: Sequence[int]) -> OwnedNumbers:
@@ -37,10 +37,9 @@ class OwnedNumbers:
             widths: P of each module.
         """
         pairs = zip(learners, widths, strict=True)
-        learn = torch.cat([rows.expand(-1, width).reshape(-1) for rows, width in pairs])
+        idle = torch.cat([(~rows).expand(-1, width).reshape(-1) for rows, width in pairs])
         order = torch.arange(len(taken), device=taken.device)
-        back = torch.zeros_like(learn, dtype=torch.int64).scatter_(0, taken, order)
-        return cls(taken, back, learn)
+        return cls(taken, torch.zeros_like(idle, dtype=torch.int64).scatter_(0, taken, order), idle)
 
 
 def find_numbers(n: int, modules: Sequence[tuple[Specs, Codes]]) -> Codes:
@@ -78,5 +77,7 @@ class _TakeNumbers(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         found = torch.cat([grad.reshape(-1) for grad in grads]).index_select(0, ctx.numbers.back)
-        parts = torch.split(found.where(ctx.numbers.learn, 0.0), [shape.numel() for shape in ctx.shapes])
+        parts = torch.split(
+            found.masked_fill_(ctx.numbers.idle, 0.0), [shape.numel() for shape in ctx.shapes]
+        )
         return None, None, *(part.view(shape) for part, shape in zip(parts, ctx.shapes, strict=True))

@@ -21,10 +21,10 @@ from esper_overwatch.trainer.compute.stacked_ops import (
     causal_attention,
     from_matrices,
     layer_norm,
-    residual,
     to_channels,
     to_matrices,
     to_rows,
+    towards,
 )
 
 from .image_blueprints import Blueprint, BlueprintError, SizedBlueprint, Specs
@@ -47,11 +47,11 @@ def _norm(c: int) -> Specs:
     return {"norm.weight": Init((c,), fill=1.0), "norm.bias": Init((c,)), "gain": Init()}
 
 
-def _norm_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
+def _norm_forward(x: Tensor, p: Parameters, _conv: Conv, *, from_x: bool = True) -> Tensor:
     """Layer norm of each position."""
     normed = to_channels(layer_norm(to_rows(x, _rows(p, "gain"))))
     scaled = affine(normed, p["norm.weight"].flatten(), p["norm.bias"].flatten())
-    return residual(x, scaled - x, p["gain"])
+    return towards(x, scaled, p["gain"], from_x=from_x)
 
 
 def _noop(_: int) -> Specs:
@@ -148,7 +148,12 @@ SIZED_BLUEPRINTS: dict[str, SizedBlueprint] = {
 BLUEPRINTS: dict[str, Blueprint] = {
     b.name: b
     for b in (
-        Blueprint("norm", _norm, _norm_forward, identity_at_birth=True, convolves=False),
+        Blueprint(
+            *("norm", _norm, _norm_forward),
+            identity_at_birth=True,
+            change=partial(_norm_forward, from_x=False),
+            convolves=False,
+        ),
         *(sized.make(name=name, chosen=0) for name, sized in SIZED_BLUEPRINTS.items()),
         Blueprint("noop", _noop, _noop_forward, identity_at_birth=True, convolves=False),
     )

@@ -16,7 +16,7 @@ from esper_overwatch.trainer.compute.compiler import Compiler
 from esper_overwatch.trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphs
 from esper_overwatch.trainer.hosts import validation
 from esper_overwatch.trainer.hosts.contribution_schedule import select_contributions, select_pairs
-from esper_overwatch.trainer.hosts.masked_plan import SHARES, capacities, padded
+from esper_overwatch.trainer.hosts.masked_plan import SHARES, capacities, placed
 from esper_overwatch.trainer.hosts.masked_validation import MaskedTree
 from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.hosts.slot_plan import Topology
@@ -88,13 +88,16 @@ def test_capacities_have_room_for_each_seed_once(rows: list[list[int]]) -> None:
     seeds = any((kind >= 0).any() for kind in kinds)
     assert all(len(capacity) == (4 if seeds else 0) for capacity in made)
     for kind, capacity in zip(kinds, made, strict=True):
-        places, planned = padded(kind, capacity)
+        rows, places = placed(kind, capacity)
+        planned = np.repeat(np.arange(len(capacity)), capacity)
         assert all(
             count in {max(math.ceil(s * len(kind)), min(len(kind), 2)) for s in SHARES} for count in capacity
         )
         for b in range(4 if seeds else 0):
-            assert len(set(places[planned == b])) == capacity[b], "no row comes twice"
-            assert set(np.flatnonzero(kind == b)) <= set(places[planned == b])
+            assert len(set(rows[planned == b])) == capacity[b], "no row comes twice"
+        own = np.flatnonzero(kind >= 0)
+        assert (rows[places[own]] == own).all()
+        assert (planned[places[own]] == kind[own]).all()
 
 
 @given(
