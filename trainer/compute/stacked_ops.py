@@ -179,41 +179,6 @@ PRODUCTS = FusedFormula(
     lambda g, a, b: (g * a, g * b),
 )
 """g * a and g * b."""
-RECTIFIED_PRODUCT = FusedFormula(
-    """template <typename T> void rectified_product(T branch, T factor, T& out) {
-        out = branch <= T(0) ? T(0) : branch * factor;
-    }""",
-    1,
-    lambda branch, factor: (torch.relu(branch) * factor,),
-)
-"""factor * relu(branch)."""
-RECTIFIED_PRODUCTS = FusedFormula(
-    """template <typename T> void rectified_products(T g, T branch, T factor, T& by_factor, T& by_branch) {
-        by_factor = g * (branch <= T(0) ? T(0) : branch);
-        by_branch = branch <= T(0) ? T(0) : g * factor;
-    }""",
-    2,
-    lambda g, branch, factor: (g * torch.relu(branch), (g * factor).masked_fill_(branch <= 0.0, 0.0)),
-)
-"""Gradients of that, of the factor number by number."""
-TOWARDS = FusedFormula(
-    "template <typename T> void towards(T x, T other, T factor, T& out) { out = factor * (other - x); }",
-    1,
-    lambda x, other, factor: ((other - x).mul_(factor),),
-)
-"""factor * (other - x)."""
-TOWARDS_GRADIENT = FusedFormula(
-    """template <typename T> void towards_gradient(
-        T g, T x, T other, T factor, T& by_factor, T& by_other, T& by_x
-    ) {
-        by_factor = g * (other - x);
-        by_other = g * factor;
-        by_x = -by_other;
-    }""",
-    3,
-    lambda g, x, other, factor: (g * (other - x), g * factor, g * -factor),
-)
-"""Gradients of that, of the factor number by number."""
 MAX_POINTWISE_PIXELS = 4096
 """Maps of at most this many pixels in a batch: 1x1 convolutions are cheaper on a CPU as small matrix
 products."""
@@ -320,21 +285,6 @@ def _norm_groups(n: int, channels: int) -> int:
     return n * (channels // 8 if channels % 8 == 0 else 1)
 
 
-def towards_group_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor, *, from_x: bool = True
-) -> Tensor:
-    """x + gain * (group_norm(x, weight, bias) - x), each network with a gain of its own.
-
-    Args:
-        from_x: False leaves out the first x.
-        x: [B, n*C, H, W].
-        weight: [n, C].
-        bias: [n, C].
-        gain: [n].
-    """
-    return towards(x, group_norm(x, weight, bias), gain, from_x=from_x)
-
-
 class _MapMean(torch.autograd.Function):
     """On a CPU the backward of torch's own goes pixel by pixel and takes ten times as long."""
 
@@ -375,15 +325,15 @@ class _Affine(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, factor = ctx.saved_tensors
         times_x, to_x = PRODUCTS(grad, x, factor[..., None, None])
-        to_factor = _channel_sums(times_x, factor.dim())
+        to_factor = channel_sums(times_x, factor.dim())
         return (
             to_x if ctx.needs_input_grad[0] else None,
             to_factor,
-            _channel_sums(grad, 1) if ctx.needs_input_grad[2] else None,
+            channel_sums(grad, 1) if ctx.needs_input_grad[2] else None,
         )
 
 
-def _channel_sums(x: Tensor, dim: int) -> Tensor:
+def channel_sums(x: Tensor, dim: int) -> Tensor:
     """[B, C, H, W] summed over the map and, for a `dim` of 1, over the images: [B, C] or [C]."""
     if x.device.type != "cpu":
         return x.sum((0, 2, 3) if dim == 1 else (2, 3))
@@ -399,68 +349,6 @@ def affine(x: Tensor, factor: Tensor, shift: Tensor | None = None) -> Tensor:
         shift: [n*C].
     """
     out: Tensor = _Affine.apply(x, factor, shift)  # type: ignore[no-untyped-call]
-    return out
-
-
-class _Residual(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor | None, branch: Tensor, gain: Tensor, rectified: bool) -> Tensor:
-        factor = per_channel(gain, branch.shape[1] // gain.shape[0])[:, None, None]
-        ctx.save_for_backward(branch, gain, factor)
-        ctx.products = RECTIFIED_PRODUCTS if rectified else PRODUCTS
-        if x is None:
-            return RECTIFIED_PRODUCT(branch, factor)[0] if rectified else branch * factor
-        return torch.addcmul(x, torch.relu(branch) if rectified else branch, factor)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        branch, gain, factor = ctx.saved_tensors
-        change, to_branch = ctx.products(grad, branch, factor)
-        to_x = grad if ctx.needs_input_grad[0] else None
-        return to_x, to_branch, _network_sums(change, len(gain)), None
-
-
-def _network_sums(x: Tensor, n: int) -> Tensor:
-    """[B, n*C, H, W] summed up for each network: [n]."""
-    if x.device.type != "cpu":
-        return to_rows(x, n).sum((0, 1, 2, 4))
-    return _channel_sums(x, 1).view(n, -1).sum(1)
-
-
-def residual(x: Tensor | None, branch: Tensor, gain: Tensor, *, rectified: bool = False) -> Tensor:
-    """x + gain * branch, each network with a gain of its own: [B, n*C, H, W] twice, and [n].
-
-    Args:
-        x: None = 0.
-        rectified: whether a ReLU is behind the branch.
-    """
-    out: Tensor = _Residual.apply(x, branch, gain, rectified)  # type: ignore[no-untyped-call]
-    return out
-
-
-class _Towards(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, other: Tensor, gain: Tensor, from_x: bool) -> Tensor:
-        factor = per_channel(gain, x.shape[1] // gain.shape[0])[:, None, None]
-        ctx.save_for_backward(x, other, gain, factor)
-        ctx.from_x = from_x
-        (change,) = TOWARDS(x, other, factor)
-        return change.add_(x) if from_x else change
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, other, gain, factor = ctx.saved_tensors
-        change, to_other, to_x = TOWARDS_GRADIENT(grad, x, other, factor)
-        return to_x.add_(grad) if ctx.from_x else to_x, to_other, _network_sums(change, len(gain)), None
-
-
-def towards(x: Tensor, other: Tensor, gain: Tensor, *, from_x: bool = True) -> Tensor:
-    """x + gain * (other - x), each network with a gain of its own: [B, n*C, H, W] twice, and [n].
-
-    Args:
-        from_x: False leaves out the first x.
-    """
-    out: Tensor = _Towards.apply(x, other, gain, from_x)  # type: ignore[no-untyped-call]
     return out
 
 

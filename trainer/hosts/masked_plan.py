@@ -55,7 +55,7 @@ class MaskedPlan:
     ) -> None:
         self._pool, self._table, self._state, self._dtype, self._decay = pool, table, state, dtype, decay
         self.shares: Sequence[float] = SHARES
-        self._program: Callable[[Tensor, Capacities], tuple[Runs, Decay]] = self._prepare
+        self._program: Callable[[Tensor, tuple[int, ...], Capacities], tuple[Runs, Decay]] = self._prepare
         self._held: dict[Capacities, tuple[Runs, Decay]] = {}
         """What was planned, in the memory that graphs know."""
 
@@ -73,11 +73,12 @@ class MaskedPlan:
         """Plan an epoch: zero unused rows; returns the runs and the decay of all seeds."""
         kinds = [np.where(columns.live, columns.blueprint, -1) for columns in slots]
         chosen = capacities(kinds, len(self._pool.kinds), self.shares)
-        padding: list[Codes] = [kinds[0][:0]]
+        padding: list[Codes] = []
         for slot, (kind, capacity) in enumerate(zip(kinds, chosen, strict=True)):
             rows, places = placed(kind, capacity)
             padding += [rows, places, self._pool.find_numbers(slot, rows, capacity, len(kind))]
-        made = self._program(upload(np.concatenate(padding), self._table.stage.device), chosen)
+        sizes = tuple(len(part) for part in padding)
+        made = self._program(upload(np.concatenate(padding), self._table.stage.device), sizes, chosen)
         if chosen not in self._held:
             runs = map_tensors(made[0], torch.clone)
             decay = next((held for _, held in self._held.values()), None)
@@ -85,20 +86,20 @@ class MaskedPlan:
         copy_all_(list(iter_tensors(self._held[chosen])), list(iter_tensors(made)))
         return self._held[chosen]
 
-    def _prepare(self, padding: Tensor, chosen: Capacities) -> tuple[Runs, Decay]:
+    def _prepare(self, padding: Tensor, sizes: tuple[int, ...], chosen: Capacities) -> tuple[Runs, Decay]:
         """See `plan`.
 
         Args:
-            padding: int64, the numbers of `_masked` of one slot after the other.
+            padding: int64, rows, places and numbers as `_masked` has them, of one slot after the other.
+            sizes: of these parts.
         """
         self._pool.zero_unused_rows(*self._state, self._table)
         # A graph's results must not lie in the memory of what it is given.
-        padding, n = padding.clone(), len(self._table.stage)
+        parts = iter(torch.split(padding.clone(), sizes))
         learners = self._pool.learner_masks(self._table)
         runs: Runs = []
         for slot, capacity in enumerate(chosen):
-            sizes = [sum(capacity), n, self._pool.count_numbers(slot, capacity, n)]
-            rows, places, taken, padding = torch.split(padding, [*sizes, len(padding) - sum(sizes)])
+            rows, places, taken = (next(parts) for _ in range(3))
             runs.append([self._masked(slot, rows, places, taken, capacity, learners)] if capacity else [])
         return runs, self._decay([self._pool.modules(slot) for slot in range(len(chosen))])
 

@@ -309,13 +309,6 @@ class SeedPool:
         by_module = (*np.split(rows, np.cumsum(capacity)[:-1]), np.arange(n))
         return find_numbers(n, list(zip(self._modules[slot].values(), by_module, strict=True)))
 
-    def count_numbers(self, slot: int, capacity: Sequence[int], n: int) -> int:
-        """How many they are."""
-        if not capacity:
-            return 0
-        counts = zip(self._modules[slot], (*capacity, n), strict=True)
-        return sum(self._count(slot, module) * rows for module, rows in counts)
-
     def own_numbers(self, slot: int, taken: Tensor, learners: dict[str, Tensor]) -> OwnedNumbers:
         """Plan the use of these numbers; only the rows of learners, bool [n, S] by module, learn."""
         masks = [learners[module].narrow(1, slot, 1) for module in self._modules[slot]]

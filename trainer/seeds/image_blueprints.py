@@ -21,6 +21,7 @@ from torch import Tensor
 
 from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.trainer.compute import native_seeds, rng
+from esper_overwatch.trainer.compute.branches import scaled, towards_group_norm
 from esper_overwatch.trainer.compute.convolutions import GROUPED, Conv
 from esper_overwatch.trainer.compute.stacked_ops import (
     Init,
@@ -30,8 +31,6 @@ from esper_overwatch.trainer.compute.stacked_ops import (
     initialise,
     linear,
     pooled,
-    residual,
-    towards_group_norm,
 )
 
 Specs = dict[str, Init]
@@ -57,7 +56,7 @@ class Blueprint:
     tensors alone."""
     identity_at_birth: bool
     change: Callable[[Tensor, Parameters, Conv], Tensor] | None = None
-    """What `forward` adds to x, where that is less work."""
+    """What `forward` adds to x, where that is known; see `added`."""
     convolves: bool = True
     """It has convolutions or matrix products, which torch runs by other kernels for one network."""
     layers: Callable[[int], list[Layer]] | None = None
@@ -116,7 +115,7 @@ class Layer:
     norm: str = ""
     """Of the group norm behind a convolution, and a ReLU behind that; empty = neither."""
     is_residual: bool = False
-    """The seed's input is added to `gain` times what a convolution makes."""
+    """What a convolution makes is multiplied by `gain` and added to the seed's input."""
 
     def specs(self) -> Specs:
         """Its tensors, in the order in which they are drawn."""
@@ -138,17 +137,17 @@ class Layer:
             }
         return specs | ({"gain": Init()} if self.is_residual else {})
 
-    def forward(self, x: Tensor, seen: Tensor | None, p: Parameters, conv: Conv) -> Tensor:
-        """What it makes of x, by torch; `seen` is the seed's input, None where only its change is wanted."""
+    def forward(self, x: Tensor, p: Parameters, conv: Conv) -> Tensor:
+        """What it makes of x, by torch; of the last layer what the seed adds to its input."""
         if self.kind == "attention":
-            return _attention_forward(x, p, from_x=seen is not None)
+            return _attention_change(x, p)
         if self.kind == "norm":
-            return towards_group_norm(x, *_norm_of(p, self.norm), p["gain"], from_x=seen is not None)
+            return towards_group_norm(x, *_norm_of(p, self.norm), p["gain"])
         x = conv(x, p[f"{self.name}.weight"], groups=self.inputs if self.kind == "depthwise" else 1)
         if self.norm:
             x = group_norm(x, *_norm_of(p, self.norm))
         if self.is_residual:
-            return residual(seen, x, p["gain"], rectified=bool(self.norm))
+            return scaled(x, p["gain"], rectified=bool(self.norm))
         return torch.relu(x) if self.norm else x
 
     def places(self, place: dict[str, int]) -> native_seeds.LayerPlaces:
@@ -179,13 +178,32 @@ def _norm_of(p: Parameters, name: str) -> tuple[Tensor, Tensor]:
     return p[f"{name}.weight"], p[f"{name}.bias"]
 
 
-def _attention_forward(x: Tensor, p: Parameters, *, from_x: bool) -> Tensor:
+def _attention_change(x: Tensor, p: Parameters) -> Tensor:
     """Squeeze and excitation (Hu et al., 2018), scaled so that channels begin at 1 and reach 0..2."""
     n = p["squeeze.weight"].shape[0]
     hidden = torch.relu(linear(pooled(x, n), p["squeeze.weight"], p["squeeze.bias"]))
-    scores = linear(hidden, p["excite.weight"], p["excite.bias"])
-    weights = 2.0 * torch.sigmoid(scores) if from_x else torch.tanh(0.5 * scores)  # less by 1
+    weights = torch.tanh(0.5 * linear(hidden, p["excite.weight"], p["excite.bias"]))
     return affine(x, weights.transpose(0, 1).reshape(x.shape[0], -1))
+
+
+def added(
+    name: str,
+    specs: Callable[[int], Specs],
+    change: Callable[[Tensor, Parameters, Conv], Tensor],
+    *,
+    convolves: bool = True,
+    layers: Callable[[int], list[Layer]] | None = None,
+) -> Blueprint:
+    """A kind of seed that adds something to its input."""
+    return Blueprint(
+        name,
+        specs,
+        lambda x, p, conv: x + change(x, p, conv),
+        identity_at_birth=True,
+        change=change,
+        convolves=convolves,
+        layers=layers,
+    )
 
 
 def _of_layers(name: str, layers: Callable[[int], list[Layer]], *, convolves: bool = True) -> Blueprint:
@@ -194,21 +212,13 @@ def _of_layers(name: str, layers: Callable[[int], list[Layer]], *, convolves: bo
     def specs(channels: int) -> Specs:
         return {name: spec for layer in layers(channels) for name, spec in layer.specs().items()}
 
-    def run(x: Tensor, seen: Tensor | None, p: Parameters, conv: Conv) -> Tensor:
+    def change(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
         networks = next(iter(p.values())).shape[0]
         for layer in layers(x.shape[1] // networks):
-            x = layer.forward(x, seen, p, conv)
+            x = layer.forward(x, p, conv)
         return x
 
-    return Blueprint(
-        name,
-        specs,
-        lambda x, p, conv: run(x, x, p, conv),
-        identity_at_birth=True,
-        change=lambda x, p, conv: run(x, None, p, conv),
-        convolves=convolves,
-        layers=layers,
-    )
+    return added(name, specs, change, convolves=convolves, layers=layers)
 
 
 def _norm(c: int) -> list[Layer]:

@@ -7,12 +7,12 @@ has a gradient from the first step: its last linear layer begins at 0, or its br
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor
 
+from esper_overwatch.trainer.compute.branches import towards
 from esper_overwatch.trainer.compute.convolutions import Conv
 from esper_overwatch.trainer.compute.stacked_ops import (
     Init,
@@ -24,10 +24,9 @@ from esper_overwatch.trainer.compute.stacked_ops import (
     to_channels,
     to_matrices,
     to_rows,
-    towards,
 )
 
-from .image_blueprints import Blueprint, BlueprintError, SizedBlueprint, Specs
+from .image_blueprints import Blueprint, BlueprintError, SizedBlueprint, Specs, added
 
 HEAD_WIDTH = 16
 """Width of an attention head, where it divides the channels."""
@@ -47,11 +46,10 @@ def _norm(c: int) -> Specs:
     return {"norm.weight": Init((c,), fill=1.0), "norm.bias": Init((c,)), "gain": Init()}
 
 
-def _norm_forward(x: Tensor, p: Parameters, _conv: Conv, *, from_x: bool = True) -> Tensor:
-    """Layer norm of each position."""
+def _towards_norm(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
+    """A step towards the layer norm of each position."""
     normed = to_channels(layer_norm(to_rows(x, _rows(p, "gain"))))
-    scaled = affine(normed, p["norm.weight"].flatten(), p["norm.bias"].flatten())
-    return towards(x, scaled, p["gain"], from_x=from_x)
+    return towards(x, affine(normed, p["norm.weight"].flatten(), p["norm.bias"].flatten()), p["gain"])
 
 
 def _noop(_: int) -> Specs:
@@ -68,14 +66,7 @@ def _make_lora(name: str, channels_per_rank: int, chosen: int) -> Blueprint:
         rank = chosen or max(2, c // channels_per_rank)
         return {"down": Init((rank, c), fan_in=c), "up": Init((c, rank))}
 
-    return _added(name, specs, _lora)
-
-
-def _added(name: str, specs: Callable[[int], Specs], change: Callable[..., Tensor]) -> Blueprint:
-    """A kind of seed that adds something to its input."""
-    return Blueprint(
-        name, specs, lambda x, p, conv: x + change(x, p, conv), identity_at_birth=True, change=change
-    )
+    return added(name, specs, _lora)
 
 
 def _lora(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
@@ -108,7 +99,7 @@ def _make_attention(name: str, chosen: int) -> Blueprint:
     def change(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
         return _attend(x, p, _count_heads(p["out"].shape[1], chosen or HEAD_WIDTH), window=0)
 
-    return _added(name, specs, change)
+    return added(name, specs, change)
 
 
 def _make_flex_attention(name: str, chosen: int) -> Blueprint:
@@ -116,7 +107,7 @@ def _make_flex_attention(name: str, chosen: int) -> Blueprint:
         window = chosen or max(1, x.shape[2] // WINDOWS_PER_CONTEXT)
         return _attend(x, p, _count_heads(p["out"].shape[1], HEAD_WIDTH), window)
 
-    return _added(name, _attention, change)
+    return added(name, _attention, change)
 
 
 def _make_mlp(name: str, expansion: int, chosen: int) -> Blueprint:
@@ -124,7 +115,7 @@ def _make_mlp(name: str, expansion: int, chosen: int) -> Blueprint:
         hidden = (chosen or expansion) * c
         return {"in": Init((hidden, c), fan_in=c), "out": Init((c, hidden))}
 
-    return _added(name, specs, _mlp)
+    return added(name, specs, _mlp)
 
 
 def _mlp(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
@@ -148,12 +139,7 @@ SIZED_BLUEPRINTS: dict[str, SizedBlueprint] = {
 BLUEPRINTS: dict[str, Blueprint] = {
     b.name: b
     for b in (
-        Blueprint(
-            *("norm", _norm, _norm_forward),
-            identity_at_birth=True,
-            change=partial(_norm_forward, from_x=False),
-            convolves=False,
-        ),
+        added("norm", _norm, _towards_norm, convolves=False),
         *(sized.make(name=name, chosen=0) for name, sized in SIZED_BLUEPRINTS.items()),
         Blueprint("noop", _noop, _noop_forward, identity_at_birth=True, convolves=False),
     )

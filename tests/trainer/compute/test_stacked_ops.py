@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from esper_overwatch.trainer.compute.stacked_ops import map_mean, max_pool, towards_group_norm
+from esper_overwatch.trainer.compute.branches import towards_group_norm
+from esper_overwatch.trainer.compute.stacked_ops import map_mean, max_pool
 
 torch.set_num_threads(1)
 
@@ -55,9 +56,7 @@ def test_a_step_towards_the_norm_is_the_formula(channels: int, constant: bool) -
     each = zip(seen.chunk(n, dim=1), weight, bias, gain, strict=True)
     groups = channels // 8 or 1
     # The reference is given NCHW: torch crashes in the backward of a channels_last constant.
-    expected = torch.cat(
-        [h + g * (F.group_norm(h.contiguous(), groups, w, b) - h) for h, w, b, g in each], dim=1
-    )
+    expected = torch.cat([g * (F.group_norm(h.contiguous(), groups, w, b) - h) for h, w, b, g in each], dim=1)
     torch.testing.assert_close(found, expected)
     inputs = [weight, bias, gain] + ([] if constant else [x])
     grads = torch.randn_like(found)

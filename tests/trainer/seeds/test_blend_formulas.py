@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper_overwatch.trainer.compute.pointwise import FusedFormula
-from esper_overwatch.trainer.compute.stacked_ops import (
-    PRODUCTS,
+from esper_overwatch.trainer.compute.branches import (
+    DIFFERENCE,
+    DIFFERENCE_GRADIENT,
     RECTIFIED_PRODUCT,
     RECTIFIED_PRODUCTS,
-    TOWARDS,
-    TOWARDS_GRADIENT,
 )
+from esper_overwatch.trainer.compute.pointwise import FusedFormula
+from esper_overwatch.trainer.compute.stacked_ops import PRODUCTS
 from esper_overwatch.trainer.compute.torch_private import compile_pointwise
 from esper_overwatch.trainer.seeds.blend import AUDIBLE_SUM, MIXED_BLEND, MIXED_GRADIENT
 
@@ -57,8 +57,8 @@ FORMULAS = {
     "products": PRODUCTS,
     "rectified product": RECTIFIED_PRODUCT,
     "rectified products": RECTIFIED_PRODUCTS,
-    "towards": TOWARDS,
-    "towards gradient": TOWARDS_GRADIENT,
+    "difference": DIFFERENCE,
+    "difference gradient": DIFFERENCE_GRADIENT,
 }
 
 
@@ -78,8 +78,8 @@ def test_code_computes_what_operations_do(name: str, tmp_path: Path) -> None:
         "products": [g, x, s],
         "rectified product": [x, by],
         "rectified products": [g, x, by],
-        "towards": [g, x, by],
-        "towards gradient": [g, x, s, by],
+        "difference": [g, x, by],
+        "difference gradient": [g, x, s, by],
     }[name]
     expected = FORMULAS[name].plain(*ins)
     for one, other in zip(compiled(FORMULAS[name], ins, len(expected), tmp_path), expected, strict=True):
