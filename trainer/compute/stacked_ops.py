@@ -125,7 +125,8 @@ def max_pool(x: Tensor) -> Tensor:
     height, width = x.shape[2:]
     pixels = x[:, :, : height // 2 * 2, : width // 2 * 2].permute(0, 2, 3, 1)
     if x.device.type != "cpu":
-        return pixels.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).amax((2, 4)).permute(0, 3, 1, 2)
+        squares = pixels.view(len(x), height // 2, 2, width // 2, 2, -1)
+        return squares.amax((2, 4)).permute(0, 3, 1, 2)
     rows = torch.maximum(pixels[:, 0::2], pixels[:, 1::2])
     return torch.maximum(rows[:, :, 0::2], rows[:, :, 1::2]).permute(0, 3, 1, 2)
 
@@ -296,7 +297,7 @@ class _MapMean(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         _, _, height, width = ctx.shape
-        each = (grad / (height * width))[:, :, None, None]
+        each: Tensor = (grad / (height * width))[:, :, None, None]
         if grad.device.type != "cpu":
             return each.expand(ctx.shape)
         spread = torch.empty(ctx.shape, dtype=grad.dtype, memory_format=torch.channels_last)

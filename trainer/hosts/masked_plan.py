@@ -95,7 +95,7 @@ class MaskedPlan:
         """
         self._pool.zero_unused_rows(*self._state, self._table)
         # A graph's results must not lie in the memory of what it is given.
-        parts = iter(torch.split(padding.clone(), sizes))
+        parts = iter(torch.split(padding.clone(), list(sizes)))
         learners = self._pool.learner_masks(self._table)
         runs: Runs = []
         for slot, capacity in enumerate(chosen):

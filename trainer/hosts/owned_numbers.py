@@ -13,7 +13,6 @@ from torch import Tensor
 
 from esper_overwatch.trainer.compute.stacked_ops import Init, Parameters
 
-Codes = NDArray[np.int64]
 Specs = dict[str, Init]
 
 
@@ -42,7 +41,7 @@ class OwnedNumbers:
         return cls(taken, torch.zeros_like(idle, dtype=torch.int64).scatter_(0, taken, order), idle)
 
 
-def find_numbers(n: int, modules: Sequence[tuple[Specs, Codes]]) -> Codes:
+def find_numbers(n: int, modules: Sequence[tuple[Specs, NDArray[np.int64]]]) -> NDArray[np.int64]:
     """`OwnedNumbers.taken` for n hosts, given the tensors of each module and the rows [k] that are used."""
     found, start = [np.zeros(0, dtype=np.int64)], 0
     for specs, rows in modules:

@@ -319,7 +319,7 @@ class SeedPool:
         counts = run.seeds.counts
         h, at_gates, seen = take_seen(h, n, run.seeds, plain=plain)
         if run.numbers is None:
-            owners = [*torch.split(run.owners, counts), run.gate_owners]
+            owners = [*torch.split(run.owners, list(counts)), run.gate_owners]
             pairs = zip(self._modules[slot], owners, strict=True)
             tensors = [self._owner_weights(slot, module, rows, weights) for module, rows in pairs]
         else:

@@ -22,8 +22,9 @@ from esper_overwatch.trainer.compute.native_seeds import SeedRows
 from esper_overwatch.trainer.seeds.blend import RowBlock, SeedPlaces, SeedSegment
 from esper_overwatch.trainer.seeds.table import SlotTable
 
-from .owned_numbers import Codes, OwnedNumbers
+from .owned_numbers import OwnedNumbers
 
+Codes = NDArray[np.int64]
 _IS_ISOLATED, _IS_BLENDED = (np.isin(list(Stage), stages) for stages in (ISOLATED, BLENDED))
 """bool by stage code."""
 

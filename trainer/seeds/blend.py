@@ -202,20 +202,20 @@ def blend_seeds(
 def _taken(h: Tensor, n: int, rows: Tensor, *, plain: bool) -> Tensor:
     """[B, k*C, H, W] of k of the n rows."""
     if plain:
-        return h.unflatten(1, (n, -1)).index_select(1, rows).flatten(1, 2)
+        return h.view(len(h), n, -1, *h.shape[2:]).index_select(1, rows).flatten(1, 2)
     return to_channels(to_rows(h, n).index_select(3, rows))
 
 
 def _at_hosts(parts: Sequence[Tensor], seeds: SeedPlaces) -> Tensor:
     """What is of seeds [B, k*C, H, W], by blueprint, at the rows that own them: [B, H, W, R, C]."""
-    return to_rows(torch.cat(parts, dim=1), len(seeds.rows)).index_select(3, seeds.places)
+    return to_rows(torch.cat(list(parts), dim=1), len(seeds.rows)).index_select(3, seeds.places)
 
 
 class _TakeSeen(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, n: int, seeds: SeedPlaces, plain: bool) -> tuple[Tensor, ...]:
         ctx.n, ctx.seeds = n, seeds
-        by_kind = torch.split(seeds.rows, seeds.counts)
+        by_kind = torch.split(seeds.rows, list(seeds.counts))
         return h.view_as(h), h.view_as(h), *(_taken(h, n, rows, plain=plain) for rows in by_kind)
 
     @staticmethod
