@@ -55,8 +55,6 @@ class Blueprint:
     """x [B, k*C, H, W], tensors [k, ...] and how to convolve -> [B, k*C, H, W]; row i uses the i-th seed's
     tensors alone."""
     identity_at_birth: bool
-    change: Callable[[Tensor, Parameters, Conv], Tensor] | None = None
-    """What `forward` adds to x, where that is known; see `added`."""
     convolves: bool = True
     """It has convolutions or matrix products, which torch runs by other kernels for one network."""
     layers: Callable[[int], list[Layer]] | None = None
@@ -65,6 +63,8 @@ class Blueprint:
     """Tensors of newborns by their keys (int64 [k]); None = as `specs` describes."""
     fit: Callable[[int, Size], Blueprint] | None = None
     """Makes the blueprint for a slot's channels and size; None: it suits all slots."""
+    change: Callable[[Tensor, Parameters, Conv], Tensor] | None = None
+    """What `forward` adds to x, where that is known; see `added`."""
 
     origin: str = ""
     """Package of a third party's blueprint."""
