@@ -71,6 +71,8 @@ def scaled(branch: Tensor, gain: Tensor, *, rectified: bool = False) -> Tensor:
     Args:
         rectified: whether a ReLU is behind the branch.
     """
+    if rectified and branch.device.type == "cpu":
+        branch, rectified = torch.relu(branch), False
     out: Tensor = _Scaled.apply(branch, gain, rectified)  # type: ignore[no-untyped-call]
     return out
 
