@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
@@ -140,8 +141,7 @@ class RemoteCommand(SshProcess):
         self._destination, self._daemon, self._words = destination, daemon, words
         self._begun, self._has_begun = b"", False
         options = [*_COMMAND_OPTIONS, *(BATCH if batch else [])]
-        command = f"echo {BEGIN.decode().strip()}; {daemon} {shlex.join(words)}"
-        super().__init__(destination, options, command, is_piped=is_piped)
+        super().__init__(destination, options, _marked(daemon, words), is_piped=is_piped)
 
     @property
     def num_bytes(self) -> int:
@@ -168,11 +168,8 @@ class RemoteCommand(SshProcess):
         """All that it has printed; the file is gone after `stop`. See `check` for arguments and errors."""
         self.check(good=good)
         self.file.seek(0)
-        if not any(line.endswith(BEGIN) for line in iter(self.file.readline, b"")):
-            raise TunnelError(
-                f"{self._destination.login}: the shell there ends before it begins {self._daemon}; "
-                f"try: {_by_hand(self._destination)}"
-            )
+        if not _skips_to_begin(self.file):
+            raise _not_begun(self._destination, self._daemon)
         return self.file
 
     def check(self, *, good: Collection[int] = (0,)) -> None:
@@ -195,26 +192,48 @@ class RemoteCommand(SshProcess):
             raise TunnelError(f"{host}: {command} ended with {code}: {words or 'no reason'}{hint}")
 
 
+def _marked(daemon: str, words: Sequence[str]) -> str:
+    """The command line for over there, which prints where it begins."""
+    return f"echo {BEGIN.decode().strip()}; {daemon} {shlex.join(words)}"
+
+
+def _skips_to_begin(output: IO[bytes]) -> bool:
+    return any(line.endswith(BEGIN) for line in output)
+
+
 def run_remotely(destination: SshDestination, arguments: Sequence[str], *, daemon: str | None = None) -> int:
     """Run `esper-daemon ARGUMENTS` on that machine, with this process's input and output; its exit code.
 
     Raises:
         TunnelError: it cannot be reached, or has no such program.
+        BrokenPipeError: nobody reads this process's output any more.
     """
     daemon = remote_daemon(daemon)
-    command = f"{daemon} {shlex.join(arguments)}"
     options = [*_COMMAND_OPTIONS, *_sharing(destination)]
     with tempfile.NamedTemporaryFile("r", errors="replace") as log:
+        words = ["ssh", *options, "-E", log.name, *destination.arguments, _marked(daemon, arguments)]
         try:
-            done = subprocess.run(["ssh", *options, "-E", log.name, *destination.arguments, command])
+            ssh = subprocess.Popen(words, stdout=subprocess.PIPE)
         except OSError as error:
             raise _absent(error) from None
+        with ssh:
+            assert ssh.stdout is not None
+            try:
+                has_begun = _skips_to_begin(ssh.stdout)
+                for piece in iter(ssh.stdout.read1, b""):  # type: ignore[attr-defined]
+                    sys.stdout.buffer.write(piece)
+                    sys.stdout.flush()
+            except BaseException:
+                ssh.terminate()
+                raise
         said = [line for line in log.read().splitlines() if line.strip()]
-    if done.returncode == SSH_FAILED:
+    if ssh.returncode == SSH_FAILED:
         raise _unreachable(destination, said[-1] if said else "")
-    if done.returncode == NOT_FOUND:
+    if ssh.returncode == NOT_FOUND:
         raise not_on_path(destination.login, daemon)
-    return done.returncode
+    if not has_begun:
+        raise _not_begun(destination, daemon)
+    return ssh.returncode
 
 
 def _absent(error: OSError) -> TunnelError:
@@ -224,6 +243,12 @@ def _absent(error: OSError) -> TunnelError:
 def _by_hand(destination: SshDestination) -> str:
     """What to type to see all that ssh has to say, and to answer what it asks."""
     return shlex.join(["ssh", *destination.arguments])
+
+
+def _not_begun(destination: SshDestination, daemon: str) -> TunnelError:
+    return TunnelError(
+        f"{destination.login}: the shell there ends before it begins {daemon}; try: {_by_hand(destination)}"
+    )
 
 
 def _unreachable(destination: SshDestination, words: str) -> TunnelError:

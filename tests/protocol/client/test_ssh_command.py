@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -84,9 +85,14 @@ def test_what_the_login_shell_prints_is_skipped(box: Machine, over_there: Callab
         box.force(f'{noise}; eval "$SSH_ORIGINAL_COMMAND"')
         with connect("ssh://box/alpha") as run:
             assert run.status()["state"] == "TRAINING"
+        said = subprocess.run([*LIST, "--json"], stdout=subprocess.PIPE, check=True)
+        assert [row["name"] for row in json.loads(said.stdout)] == ["alpha"]
     box.force("true")
-    with pytest.raises(TunnelError, match="box: the shell there ends before it begins esper-daemon; try"):
+    line = "box: the shell there ends before it begins esper-daemon; try: ssh box"
+    with pytest.raises(TunnelError, match=f"^{line}$"):
         connect("ssh://box/alpha")
+    said = subprocess.run(LIST, capture_output=True)
+    assert (said.returncode, said.stderr.decode()) == (3, f"esper-daemon: {line}\n")
 
 
 def test_why_ssh_fails_is_one_line(box: Machine) -> None:

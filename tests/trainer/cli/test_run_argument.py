@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pytest
 
-from esper_overwatch.protocol.client.ssh_command import DAEMON_VARIABLE
+from esper_overwatch.protocol.client.ssh_command import BEGIN, DAEMON_VARIABLE
 from esper_overwatch.protocol.errors import NoReply
 from esper_overwatch.trainer.cli import run_argument
 from esper_overwatch.trainer.cli.main import main
@@ -24,7 +24,7 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An `ssh` that notes how it was called and ends with 7."""
     called = tmp_path / "called"
     script = tmp_path / "ssh"
-    script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {called}\nexit 7\n')
+    script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {called}\nprintf "{BEGIN.decode()}"\nexit 7\n')
     script.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv(DAEMON_VARIABLE, "esper-daemon")
@@ -67,7 +67,8 @@ def test_commands_on_files_are_run_over_there(box: Path, words: list[str], there
     result = esper(*words)
     assert result.exit_code == 7, result.output
     lines = box.read_text().splitlines()
-    assert lines[-1].replace("--follow", "-f").replace("--lines", "-n") == there
+    command = lines[-1].removeprefix(f"echo {BEGIN.decode().strip()}; ")
+    assert command.replace("--follow", "-f").replace("--lines", "-n") == there
     assert lines[-2] in ("box", "me@box")
 
 
