@@ -188,7 +188,7 @@ class Following:
         client: how it calls itself in the audit events.
 
     Attributes:
-        is_joined: whether it has the stream of events.
+        is_joined: whether it has the stream of events, or has seen its end.
     """
 
     def __init__(self, log: EventLog, *, client: str) -> None:
@@ -198,7 +198,8 @@ class Following:
         while self._is_joining and time.monotonic() < end:
             self._early += self._subscriber.drain()
             self._subscriber.wait(0.05)
-        self.is_joined = any(isinstance(item, Reset) for item in self._early)
+        has_ended = self._subscriber.state == "ended"
+        self.is_joined = has_ended or any(isinstance(item, Reset) for item in self._early)
 
     @property
     def _is_joining(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from esper_overwatch.protocol.client.client import Client
+from esper_overwatch.protocol.client.subscriber import Subscriber
 from esper_overwatch.protocol.codec.addresses import with_key
 from esper_overwatch.protocol.codec.json_lines import decode_line, encode_event
 from esper_overwatch.protocol.journal.writer import JournalLimits
@@ -184,6 +185,20 @@ def test_tail_of_a_run_that_ends_before_it_answers(
     monkeypatch.setattr(journal, "print_json_text", lambda line: printed.append(json.loads(line)))
     journal.tail_run(with_key(address, "viewer"), follow=True, lines=1, types=("mark",), as_json=True)
     assert [row["data"]["text"] for row in printed] == ["the last"]
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_tail_of_a_run_that_ends_before_its_snapshot(
+    server: Server, address: str, monkeypatch: pytest.MonkeyPatch, *, is_remote: bool
+) -> None:
+    def end_before(_: Subscriber) -> None:
+        server.close()
+        server.run.release()
+
+    monkeypatch.setattr(Subscriber, "_ask_snapshot", end_before)
+    name = with_key(address, "viewer") if is_remote else "alpha"
+    result = esper("tail", "-f", "-n", "3", name)
+    assert (result.exit_code, result.output.count("\n")) == (0, 0 if is_remote else 3), result.output
 
 
 def test_a_key_that_is_not_let_in_is_one_line(server: Server, address: str) -> None:
