@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -85,6 +86,21 @@ def test_no_color_sends_no_colour(tmp_path: Path) -> None:
         assert {cell.fg for cell in cells} <= {"default"}
         assert {cell.bg for cell in cells} <= {"default"}
         assert any(cell.reverse or cell.bold for cell in cells), "states are seen without colour"
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_gives_the_terminal_back(tmp_path: Path, number: signal.Signals) -> None:
+    former = signal.signal(number, signal.SIG_DFL)  # under nohup it would be ignored
+    with playing(tmp_path, "--speed", "1") as tui:
+        signal.signal(number, former)
+        tui.wait_for("[1 Run]")
+        assert not tui.echoes
+        tui.process.send_signal(number)
+        assert tui.process.wait(300) == -number
+        tui.wait_for(lambda _: tui.output.endswith(b"\x1b[?1049l\x1b[?7h\x1b[?25h"))
+        assert tui.echoes
+        set_again = {int(each) for each in re.findall(rb"\x1b\[\?(\d+)h", tui.output)} - {7, 25}
+        assert all(f"\x1b[?{mode}l".encode() in tui.output[-200:] for mode in set_again), set_again
 
 
 @pytest.mark.slow
