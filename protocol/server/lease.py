@@ -5,10 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from esper_overwatch.protocol.errors import RequestError
 from esper_overwatch.protocol.messages.events import Lease, lease_fingerprint
+
+CLOCK_SLACK = 2_000_000
+"""Microseconds by which the wall clock may differ from the one that counts."""
 
 
 class CommandLease:
@@ -81,8 +85,14 @@ class CommandLease:
         return True
 
     def expire(self) -> None:
-        """End a lease whose time is over."""
-        if not self._token or time.monotonic() < self._ends:
+        """End a lease whose time is over; tell its end anew where the wall clock was set."""
+        if not self._token:
+            return
+        if (left := self._ends - time.monotonic()) > 0:
+            until = time.time_ns() // 1000 + int(left * 1e6)
+            if abs(until - self._newest.until) > CLOCK_SLACK:
+                self._newest = replace(self._newest, state="renewed", until=until)
+                self._emit(self._newest)
             return
         self._token = ""
         self._newest = Lease(state="expired", holder=self._newest.holder, note=self._newest.note)
