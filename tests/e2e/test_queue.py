@@ -6,9 +6,12 @@ import os
 import random
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.power.disk import build_recorder, compiler
 
 from .conftest import DAEMON, SMALL, House, eventually
 
@@ -85,6 +88,24 @@ def test_interrupted_queue_goes_on_where_it_was(house: House) -> None:
     listed = entries(house)
     assert (listed["long"]["state"], listed["next"]["state"]) == ("cancelled", "done")
     assert listed["long"]["ended"] <= listed["next"]["begun"], "one at a time"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(compiler() is None, reason="no C compiler (Debian's package gcc)")
+def test_a_clock_set_back_trains_nothing_twice(house: House, tmp_path: Path) -> None:
+    clock = tmp_path / "clock"
+    clock.write_text("0")
+    house.environment |= {"LD_PRELOAD": str(build_recorder(tmp_path)), "CLOCK_OFFSET": str(clock)}
+    add(house, "once", 6)
+    worker = work_off(house)
+    eventually(lambda: house.journal("once", "epoch"))
+    worker.kill()
+    worker.wait()
+    clock.write_text("-3600")
+    eventually(lambda: house.journal("once", "run.stopped"))
+    assert house.daemon("queue", "run").returncode == 0
+    assert entries(house)["once"]["state"] == "done"
+    assert len(house.journal("once", "run.started")) == 1
 
 
 @pytest.mark.slow

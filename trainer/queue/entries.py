@@ -22,6 +22,8 @@ from esper_overwatch.protocol.storage.folders import StrPath, esper_home, make_p
 QUEUE_FILE, LOCK_FILE, LOGS_FOLDER = "queue.db", "queue.lock", "queue"
 WAIT_SECONDS = 30.0
 """For another process that writes."""
+MAX_PAUSE_SECONDS = 60.0
+"""Before an entry that was put back begins."""
 EntryState = Literal["waiting", "running", "done", "stopped", "failed", "cancelled"]
 ENDED: tuple[EntryState, ...] = ("done", "stopped", "failed", "cancelled")
 _ADVICE = "set ESPER_HOME to a folder of yours"
@@ -69,11 +71,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None
     """Of its newest process."""
     spawned: int | None
-    """When that began."""
+    """Time of the run's newest event before that; 0 = there was none."""
     failures: int
     """Unexpected ends in a row."""
     due: int
-    """It does not begin before."""
+    """It does not begin before; further off than any pause, it is of a clock that was set back since."""
     added: int
     begun: int | None
     ended: int | None
@@ -185,9 +187,10 @@ class EntryQueue:
         with self._changes() as rows:
             found = _entries(
                 rows,
-                "state = 'waiting' AND due <= ? AND (device IS NULL OR device IS ?) "
+                "state = 'waiting' AND (due - ?) NOT BETWEEN 1 AND ? AND (device IS NULL OR device IS ?) "
                 "ORDER BY place, number LIMIT 1",
                 _now(),
+                int(1e6 * MAX_PAUSE_SECONDS),
                 device,
             )
             for entry in found:
@@ -198,11 +201,11 @@ class EntryQueue:
                 return _entries(rows, "number = ?", entry.number)[0]
         return None
 
-    def record_process(self, entry: Entry, pid: int) -> None:
-        """Write which process trains an entry."""
+    def record_process(self, entry: Entry, pid: int, newest: int) -> None:
+        """Write which process trains an entry, and the time of its run's newest event before."""
         with self._changes() as rows:
             rows.execute(
-                "UPDATE entry SET pid = ?, spawned = ? WHERE number = ?", (pid, _now(), entry.number)
+                "UPDATE entry SET pid = ?, spawned = ? WHERE number = ?", (pid, newest, entry.number)
             )
 
     def free_devices(self, devices: Sequence[str | None]) -> None:
@@ -225,7 +228,7 @@ class EntryQueue:
 
         Args:
             failures: unexpected ends in a row.
-            seconds: it is not to begin before.
+            seconds: it is not to begin before; at most `MAX_PAUSE_SECONDS`.
             reason: of the last such end.
         """
         due = _now() + int(1e6 * seconds)

@@ -21,10 +21,10 @@ from esper_overwatch.protocol.storage.lock import Lock, LockHeld, holder_of
 from esper_overwatch.trainer.config import load as settings
 
 from .child import is_alive, last_line, start_child
-from .entries import Entry, EntryQueue
+from .entries import MAX_PAUSE_SECONDS, Entry, EntryQueue
 
 LOOK_SECONDS = 0.5
-RETRY_SECONDS, DISK_SECONDS = 5.0, 60.0
+RETRY_SECONDS, DISK_SECONDS = 5.0, MAX_PAUSE_SECONDS
 """Before an entry that ended unexpectedly goes on, and one to which the disk was full or read-only."""
 MAX_FAILURES = 3
 """Unexpected ends in a row, without a round finished between two, that an entry is tried again after."""
@@ -122,13 +122,14 @@ class QueueRunner:
                 continue
             given = {} if device is None else {"ESPER_DEVICE": device}
             environ = {**_without_options(os.environ), **given, **entry.environment}
-            rounds = self._rounds(entry)
+            words = self._last_words(entry)
+            rounds = 0 if words is None else words.round
             try:
                 child = start_child(entry.words, self._queue.log(entry), environ, Path(entry.folder))
             except OSError as error:
                 self._fail(entry, None, f"cannot be started in {entry.folder}: {error.strerror}")
                 continue
-            self._queue.record_process(entry, child.pid)
+            self._queue.record_process(entry, child.pid, 0 if words is None else words.ts)
             self._running.append(_Running(entry, child, rounds))
             self._say(
                 f"{_name(entry)}: {'goes on' if rounds else 'begins'}{f' on {device}' if device else ''}"
@@ -169,7 +170,7 @@ class QueueRunner:
         entry = each.entry
         words = self._last_words(entry)
         stopped = words.stopped if words is not None and entry.words[0] == "start" else None
-        if code is None and stopped is not None and words is not None and words.ts > (entry.spawned or 0):
+        if code is None and stopped is not None and words is not None and words.ts != entry.spawned:
             code = stopped.exit_code
         if is_cancelled:
             self._queue.end(entry, "cancelled", code)

@@ -113,12 +113,23 @@ def test_entry_waits_until_it_is_due(tmp_path: Path) -> None:
     queue.add("b", ["start", "b"], tmp_path, {}, first=False)
     first = queue.take(None)
     assert first is not None
-    queue.put_back(first, failures=2, seconds=3600.0, reason="signal 9")
+    queue.put_back(first, failures=2, seconds=60.0, reason="signal 9")
     later = queue.take(None)
     assert later is not None
     assert later.name == "b", "who is due goes before who is not"
     assert queue.take(None) is None
     assert (queue.find("a").failures, queue.find("a").reason) == (2, "signal 9")
+
+
+def test_entry_waits_for_no_clock_that_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = EntryQueue(tmp_path)
+    queue.add("a", ["start", "a"], tmp_path, {}, first=False)
+    taken = queue.take(None)
+    assert taken is not None
+    queue.put_back(taken, failures=1, seconds=5.0)
+    right = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: right() - 3_600 * 10**9)
+    assert queue.take(None) is not None
 
 
 def test_refusals_name_what_is_wrong(tmp_path: Path) -> None:
