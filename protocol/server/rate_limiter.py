@@ -16,14 +16,13 @@ MAX_CONNECTIONS = 1024
 
 
 class _TokenBucket:
-    __slots__ = ("at", "client", "first", "last", "peer", "refused", "requests", "tokens")
+    __slots__ = ("at", "client", "first", "peer", "refused", "requests", "tokens")
 
     def __init__(self, peer: Peer, tokens: float, now: float) -> None:
         self.peer = peer
         self.client = ""
-        self.tokens, self.at = tokens, now
+        self.tokens, self.at, self.first = tokens, now, now
         self.requests = self.refused = 0
-        self.first = self.last = time.time_ns() // 1000
 
 
 class RateLimiter:
@@ -69,25 +68,27 @@ class RateLimiter:
         """Remember how a connection calls itself, after a request that could be read."""
         bucket = self._connections.get(connection)
         if bucket is not None:
-            bucket.client, bucket.last = client or bucket.client, time.time_ns() // 1000
+            bucket.client = client or bucket.client
 
     def list(self) -> list[dict[str, Any]]:
         """The connections summed up by client and process, the newest asker first."""
         found: dict[tuple[str, Peer], dict[str, Any]] = {}
+        ahead = time.time_ns() // 1000 - int(1e6 * time.monotonic())  # now, since the wall clock may be set
         for bucket in self._connections.values():
+            first, last = ahead + int(1e6 * bucket.first), ahead + int(1e6 * bucket.at)
             row = found.setdefault(
                 (bucket.client, bucket.peer),
                 {
                     "client": bucket.client,
                     **asdict(bucket.peer),
-                    "first": bucket.first,
-                    "last": bucket.last,
+                    "first": first,
+                    "last": last,
                     "requests": 0,
                     "refused": 0,
                     "connections": 0,
                 },
             )
-            row["first"], row["last"] = min(row["first"], bucket.first), max(row["last"], bucket.last)
+            row["first"], row["last"] = min(row["first"], first), max(row["last"], last)
             row["requests"] += bucket.requests
             row["refused"] += bucket.refused
             row["connections"] += 1
