@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from textual import events
 
@@ -41,7 +41,7 @@ class PaletteScreen(InputLine):
 
     Args:
         entries: in the order in which they are listed; with headings it is the help, on all the screen.
-        options: see `InputLine`.
+        explain: this and what follows as in `InputLine`.
     """
 
     def __init__(
@@ -50,12 +50,18 @@ class PaletteScreen(InputLine):
         explain: Callable[[str], str],
         theme: Theme,
         glyphs: Glyphs,
-        **options: Any,
+        *,
+        text: str,
+        complete: Callable[[str], Sequence[str]],
+        history: Sequence[str],
+        check: Callable[[str], str],
     ) -> None:
         self._entries = list(entries)
         self._is_help = any(entry.is_heading for entry in self._entries)
         prompt = "search " if self._is_help else ":"
-        super().__init__(prompt, explain, theme, glyphs, **options)
+        super().__init__(
+            prompt, explain, theme, glyphs, text=text, complete=complete, history=history, check=check
+        )
         self._row: int | None = None
         """The row that was moved to; None = the first match of what is typed."""
         self._rows = 0
