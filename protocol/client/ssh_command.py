@@ -43,6 +43,7 @@ UNASKED = ("Permission denied", "Host key verification failed")
 """Words of an ssh that would have had to ask for something, and was not let."""
 BEGIN = b"esper-overwatch begins\n"
 """Printed there before a command: what comes before it is of the login shell's own files (`.bashrc`)."""
+_SAY_BEGIN = f"echo {BEGIN.decode().strip()};"
 _LOCAL_SECONDS = 2.0
 """Time for an ssh that talks to nobody on another machine."""
 _COMMAND_OPTIONS = [*SSH_OPTIONS, *ssh_options("ClearAllForwardings=yes")]
@@ -141,7 +142,8 @@ class RemoteCommand(SshProcess):
         self._destination, self._daemon, self._words = destination, daemon, words
         self._begun, self._has_begun = b"", False
         options = [*_COMMAND_OPTIONS, *(BATCH if batch else [])]
-        super().__init__(destination, options, _marked(daemon, words), is_piped=is_piped)
+        command = f"{_SAY_BEGIN} {daemon} {shlex.join(words)}"
+        super().__init__(destination, options, command, is_piped=is_piped)
 
     @property
     def num_bytes(self) -> int:
@@ -168,8 +170,7 @@ class RemoteCommand(SshProcess):
         """All that it has printed; the file is gone after `stop`. See `check` for arguments and errors."""
         self.check(good=good)
         self.file.seek(0)
-        if not _skips_to_begin(self.file):
-            raise _not_begun(self._destination, self._daemon)
+        _check_begun(self._destination, self._daemon, any(line.endswith(BEGIN) for line in self.file))
         return self.file
 
     def check(self, *, good: Collection[int] = (0,)) -> None:
@@ -182,23 +183,11 @@ class RemoteCommand(SshProcess):
             TunnelError: it has failed; says why.
         """
         code, words, host = self.code, self.last_words, self._destination.login
-        if code == SSH_FAILED:
-            raise _unreachable(self._destination, words)
-        if code == NOT_FOUND:
-            raise not_on_path(host, self._daemon)
+        _check_reached(self._destination, self._daemon, code, words)
         if code not in good:
             command = f"{self._daemon} {self._words[0]}"
             hint = "; is the esper-overwatch there as new as this one?" if code == WRONG_USAGE else ""
             raise TunnelError(f"{host}: {command} ended with {code}: {words or 'no reason'}{hint}")
-
-
-def _marked(daemon: str, words: Sequence[str]) -> str:
-    """The command line for over there, which prints where it begins."""
-    return f"echo {BEGIN.decode().strip()}; {daemon} {shlex.join(words)}"
-
-
-def _skips_to_begin(output: IO[bytes]) -> bool:
-    return any(line.endswith(BEGIN) for line in output)
 
 
 def run_remotely(destination: SshDestination, arguments: Sequence[str], *, daemon: str | None = None) -> int:
@@ -211,7 +200,8 @@ def run_remotely(destination: SshDestination, arguments: Sequence[str], *, daemo
     daemon = remote_daemon(daemon)
     options = [*_COMMAND_OPTIONS, *_sharing(destination)]
     with tempfile.NamedTemporaryFile("r", errors="replace") as log:
-        words = ["ssh", *options, "-E", log.name, *destination.arguments, _marked(daemon, arguments)]
+        command = f"{_SAY_BEGIN} {daemon} {shlex.join(arguments)}"
+        words = ["ssh", *options, "-E", log.name, *destination.arguments, command]
         try:
             ssh = subprocess.Popen(words, stdout=subprocess.PIPE)
         except OSError as error:
@@ -219,7 +209,7 @@ def run_remotely(destination: SshDestination, arguments: Sequence[str], *, daemo
         with ssh:
             assert ssh.stdout is not None
             try:
-                has_begun = _skips_to_begin(ssh.stdout)
+                has_begun = any(line.endswith(BEGIN) for line in ssh.stdout)
                 for piece in iter(ssh.stdout.read1, b""):  # type: ignore[attr-defined]
                     sys.stdout.buffer.write(piece)
                     sys.stdout.flush()
@@ -227,12 +217,8 @@ def run_remotely(destination: SshDestination, arguments: Sequence[str], *, daemo
                 ssh.terminate()
                 raise
         said = [line for line in log.read().splitlines() if line.strip()]
-    if ssh.returncode == SSH_FAILED:
-        raise _unreachable(destination, said[-1] if said else "")
-    if ssh.returncode == NOT_FOUND:
-        raise not_on_path(destination.login, daemon)
-    if not has_begun:
-        raise _not_begun(destination, daemon)
+    _check_reached(destination, daemon, ssh.returncode, said[-1] if said else "")
+    _check_begun(destination, daemon, has_begun)
     return ssh.returncode
 
 
@@ -245,20 +231,18 @@ def _by_hand(destination: SshDestination) -> str:
     return shlex.join(["ssh", *destination.arguments])
 
 
-def _not_begun(destination: SshDestination, daemon: str) -> TunnelError:
-    return TunnelError(
-        f"{destination.login}: the shell there ends before it begins {daemon}; try: {_by_hand(destination)}"
-    )
+def _check_begun(destination: SshDestination, daemon: str, has_begun: bool) -> None:
+    if not has_begun:
+        why = f"the shell there ends before it begins {daemon}; try: {_by_hand(destination)}"
+        raise TunnelError(f"{destination.login}: {why}")
 
 
-def _unreachable(destination: SshDestination, words: str) -> TunnelError:
-    reason = words.strip().rstrip(".") or "the connection broke"
-    return TunnelError(f"{destination.login} cannot be reached: {reason}; try: {_by_hand(destination)}")
-
-
-def not_on_path(host: str, daemon: str) -> TunnelError:
-    """The error that says how to name the remote program."""
-    return TunnelError(
-        f"{host} has no {daemon} on its PATH; say where it is: "
-        "--remote-command /path/to/.venv/bin/esper-daemon"
-    )
+def _check_reached(destination: SshDestination, daemon: str, code: int | None, words: str) -> None:
+    if code == SSH_FAILED:
+        reason = words.strip().rstrip(".") or "the connection broke"
+        raise TunnelError(f"{destination.login} cannot be reached: {reason}; try: {_by_hand(destination)}")
+    if code == NOT_FOUND:
+        raise TunnelError(
+            f"{destination.login} has no {daemon} on its PATH; say where it is: "
+            "--remote-command /path/to/.venv/bin/esper-daemon"
+        )

@@ -11,9 +11,6 @@ from typing import Literal
 from esper_overwatch.protocol.errors import RequestError
 from esper_overwatch.protocol.messages.events import Lease, lease_fingerprint
 
-CLOCK_SLACK = 2_000_000
-"""Microseconds by which the wall clock may differ from the one that counts."""
-
 
 class CommandLease:
     """At most one lease. One thread owns it.
@@ -90,7 +87,7 @@ class CommandLease:
             return
         if (left := self._ends - time.monotonic()) > 0:
             until = time.time_ns() // 1000 + int(left * 1e6)
-            if abs(until - self._newest.until) > CLOCK_SLACK:
+            if abs(until - self._newest.until) > 2_000_000:  # microseconds
                 self._newest = replace(self._newest, state="renewed", until=until)
                 self._emit(self._newest)
             return
