@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .pointwise import FusedFormula
-from .stacked_ops import PRODUCTS, channel_sums, group_norm, per_channel, to_rows
+from .stacked_ops import PRODUCTS, affine, channel_sums, group_norm, norm_groups, per_channel, to_rows
 
 RECTIFIED_PRODUCT = FusedFormula(
     """template <typename T> void rectified_product(T branch, T factor, T& out) {
@@ -99,7 +100,11 @@ def towards(x: Tensor, other: Tensor, gain: Tensor) -> Tensor:
 
 def towards_group_norm(x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
     """gain * (group_norm(x, weight, bias) - x), with weight and bias [n, C]."""
-    return towards(x, group_norm(x, weight, bias), gain)
+    if x.device.type != "cpu":
+        return towards(x, group_norm(x, weight, bias), gain)
+    # Bits are not to depend on whether a gradient of x is asked for, which those of `group_norm` do.
+    normed = affine(F.group_norm(x, norm_groups(*weight.shape)), weight.flatten(), bias.flatten())
+    return towards(x, normed, gain)
 
 
 def _network_sums(x: Tensor, n: int) -> Tensor:

@@ -276,13 +276,14 @@ def group_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         weight: [n, C].
         bias: [n, C].
     """
-    groups = _norm_groups(*weight.shape)
+    groups = norm_groups(*weight.shape)
     if torch.is_grad_enabled() and not x.requires_grad:
         return affine(F.group_norm(x, groups), weight.flatten(), bias.flatten())
     return F.group_norm(x, groups, weight.flatten(), bias.flatten())
 
 
-def _norm_groups(n: int, channels: int) -> int:
+def norm_groups(n: int, channels: int) -> int:
+    """How many groups n networks have."""
     return n * (channels // 8 if channels % 8 == 0 else 1)
 
 

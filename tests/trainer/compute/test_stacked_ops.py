@@ -63,3 +63,13 @@ def test_a_step_towards_the_norm_is_the_formula(channels: int, constant: bool) -
     torch.testing.assert_close(
         torch.autograd.grad(found, inputs, grads), torch.autograd.grad(expected, inputs, grads)
     )
+
+
+def test_a_step_towards_the_norm_is_the_same_for_constants() -> None:
+    """Isolated seeds, whose input has no gradient, may run beside others: bits depended on who did."""
+    x, grads = (torch.randn(48, 8, 8, 8).to(memory_format=torch.channels_last) for _ in range(2))
+    inputs = [torch.randn(shape).requires_grad_() for shape in ((2, 4), (2, 4), (2,))]
+    alone = torch.autograd.grad(towards_group_norm(x, *inputs), inputs, grads)
+    seen = x.clone().requires_grad_()
+    beside = torch.autograd.grad(towards_group_norm(seen, *inputs), [*inputs, seen], grads)
+    assert all(map(torch.equal, alone, beside))
