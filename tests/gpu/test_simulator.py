@@ -203,7 +203,7 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
         "epoch 9": (1, 3, 1_110, 60, 840),
         "update": (8, 23, 4_130, 0, 0),
         "update again": (8, 9, 270, 0, 0),
-        "test": (3, 52, 390, 0, 0),
+        "test": (3, 45, 390, 0, 0),
     },
     "masked, 64 envs": {
         "begin": (1, 4, 1_920, 0, 0),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
-from esper_overwatch.trainer.compute.device import upload, upload_together
+from esper_overwatch.trainer.compute.device import upload_together
 from esper_overwatch.trainer.compute.native_seeds import ISOLATED as ALONE
 from esper_overwatch.trainer.compute.native_seeds import SeedRows
 from esper_overwatch.trainer.seeds.blend import RowBlock, SeedPlaces, SeedSegment
@@ -210,19 +210,20 @@ def _segment(columns: SlotColumns, owners: Codes, rows: Codes, blueprint: int, *
     linear, attached, end = (int(edge) for edge in np.searchsorted(kind, (2, 3, 4)))
     if twice:
         rows = rows.repeat(2)
-    index, owner = upload_together([rows, owners[rows]], columns.device)
+    gated = np.resize(kind == 1, len(rows))
+    flags = [gated.astype(np.int64)] if gated.any() else []
+    index, owner, *flag = upload_together([rows, owners[rows], *flags], columns.device)
     edges = ((0, linear, False, False), (linear, attached, True, False), (attached, end, False, True))
     blocks = tuple(
         RowBlock(start, stop, index[start:stop], multiply, apart)
         for start, stop, multiply, apart in edges
         if stop > start
     )
-    gated = np.resize(kind == 1, len(rows))
     alpha = columns.alpha.index_select(0, owner)
     return SlotRun(
         segment=SeedSegment(rows=index, attached=attached, blocks=blocks, audible=alpha != 0.0),
         blueprints=((blueprint, len(rows)),),
         owners=owner,
         alpha=alpha,
-        gated=upload(gated, columns.device) if gated.any() else None,
+        gated=flag[0] != 0 if flag else None,
     )
