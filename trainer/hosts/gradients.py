@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import reduce
+from functools import cache, reduce
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from esper_overwatch.trainer.compute.stacked_ops import expand_rows
 from esper_overwatch.trainer.config.seed_options import GatesConfig
 
 DEFAULT_GATES = GatesConfig()
@@ -24,8 +26,54 @@ MAX_ACTIVATION_PIECE_NUMBERS = 2**15
 
 
 def row_norms(tensors: Sequence[Tensor]) -> Tensor:
-    """L2 norm of each row of each tensor: float64 [T, n] from T tensors [n, ...]."""
-    return torch.stack([_row_norms(t) for t in tensors])
+    """L2 norm of each row of each tensor: float64 [T, n] from T tensors [n, ...].
+
+    On a GPU a few operations, where it would else have one for each tensor.
+    """
+    if tensors[0].device.type == "cpu":
+        return torch.stack([_row_norms(t) for t in tensors])
+    return norms_together(tensors)
+
+
+def norms_together(tensors: Sequence[Tensor]) -> Tensor:
+    """`row_norms` as a GPU computes them."""
+    rows = torch.cat([t.reshape(len(t), -1) for t in tensors], dim=1)
+    offsets = _offsets(len(rows), tuple(t[0].numel() for t in tensors), rows.device)
+    squares = rows.double().square_().view(-1)
+    sums = torch.segment_reduce(squares, "sum", offsets=offsets, unsafe=True)
+    return sums.sqrt_().view(len(rows), -1).t()
+
+
+def scaled_rows(tensors: Sequence[Tensor], factor_TN: Tensor) -> Sequence[Tensor]:
+    """Each row of T tensors [n, ...] times a factor; on a GPU together, as in `row_norms`."""
+    if factor_TN.device.type == "cpu":
+        return [t * expand_rows(factor, t) for t, factor in zip(tensors, factor_TN, strict=True)]
+    return scaled_together(tensors, factor_TN)
+
+
+def scaled_together(tensors: Sequence[Tensor], factor_TN: Tensor) -> list[Tensor]:
+    """`scaled_rows` as a GPU computes them."""
+    flat = torch.cat([t.reshape(-1) for t in tensors])
+    places = _rows_of_numbers(factor_TN.shape[1], tuple(t[0].numel() for t in tensors), flat.device)
+    flat *= factor_TN.reshape(-1).index_select(0, places)
+    parts = torch.split(flat, [t.numel() for t in tensors])
+    return [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
+
+
+@cache
+def _offsets(n: int, widths: tuple[int, ...], device: torch.device) -> Tensor:
+    """Where the parts of n rows begin, and where the last one ends; made once, before a graph is captured."""
+    starts = torch.stack([torch.full((), at, device=device) for at in accumulate(widths, initial=0)])
+    rows = torch.arange(n, device=device).unsqueeze(1) * sum(widths)
+    return torch.cat([(rows + starts[:-1]).view(-1), starts[-1:] * n])
+
+
+@cache
+def _rows_of_numbers(n: int, widths: tuple[int, ...], device: torch.device) -> Tensor:
+    """The row of each number of T tensors [n, P], one behind the other, among their T*n rows; made once."""
+    rows = torch.arange(len(widths) * n, device=device).view(-1, n, 1)
+    each = zip(rows, widths, strict=True)
+    return torch.cat([of.expand(-1, width).reshape(-1) for of, width in each])
 
 
 def _row_norms(tensor: Tensor) -> Tensor:
@@ -48,7 +96,9 @@ def pieces(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def collected_norms(tensors: Sequence[Tensor]) -> Tensor:
-    """`row_norms` in pieces: slower where rows are long, without a copy of them."""
+    """`row_norms`, on a CPU in pieces: slower where rows are long, without a copy of them."""
+    if tensors[0].device.type != "cpu":
+        return row_norms(tensors)
     return torch.stack([_norm(t) for t in tensors])
 
 

@@ -13,7 +13,7 @@ from esper_overwatch.trainer.compute.stacked_ops import Parameters, expand_rows
 from esper_overwatch.trainer.compute.torch_private import copy_each_
 from esper_overwatch.trainer.config.schema import Config
 
-from .gradients import row_norms
+from .gradients import row_norms, scaled_rows
 from .model import HostModel
 from .seed_pool import SeedPool
 
@@ -171,15 +171,13 @@ class StackedSGD:
         names = [name for name in gradients if name in group.names] if group.max_grad_norm else []
         if not names:
             return {}
-        norms = row_norms([gradients[name] for name in names])
+        mine = [gradients[name] for name in names]
+        norms = row_norms(mine)
         if group.clips_jointly:
             norms = torch.linalg.vector_norm(norms, dim=0, keepdim=True).repeat(len(names), 1)
         factor_TN = norms.add_(EPSILON).reciprocal_().mul_(group.max_grad_norm).clamp_(max=1.0)
-        factor_TN = factor_TN.to(gradients[names[0]].dtype)
-        return {
-            name: gradients[name] * expand_rows(factor, gradients[name])
-            for name, factor in zip(names, factor_TN, strict=True)
-        }
+        clipped = scaled_rows(mine, factor_TN.to(mine[0].dtype))
+        return dict(zip(names, clipped, strict=True))
 
     def _decayed(self, group: ParameterGroup, gradients: Parameters) -> Parameters:
         """Copies of a group's gradients with the weight decay added.

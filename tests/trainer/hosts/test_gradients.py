@@ -13,9 +13,12 @@ from esper_overwatch.trainer.hosts.gradients import (
     MAX_PIECE_NUMBERS,
     collected_norms,
     layer_statistics,
+    norms_together,
     of_activations,
     pieces,
     row_norms,
+    scaled_rows,
+    scaled_together,
     summary,
 )
 
@@ -52,6 +55,18 @@ def test_norms_in_pieces_are_those_in_float64(shape: tuple[int, ...], scale: flo
     expected = tensor.double().reshape(shape[0], -1).norm(dim=1)
     torch.testing.assert_close(collected_norms([tensor])[0], expected, rtol=1e-12, atol=0.0)
     torch.testing.assert_close(row_norms([tensor])[0], expected, rtol=1e-12, atol=0.0)
+
+
+def test_what_a_gpu_does_with_all_rows_together_is_the_same() -> None:
+    tensors = [random((3, 5, 2)), random((3, 7)), random((3, 1, 4, 4))]
+    tensors[1][1, 3] = float("nan")
+    torch.testing.assert_close(
+        norms_together(tensors), row_norms(tensors), rtol=1e-12, atol=0.0, equal_nan=True
+    )
+    factor = random((3, 3))
+    torch.testing.assert_close(
+        scaled_together(tensors, factor), scaled_rows(tensors, factor), rtol=0.0, atol=0.0, equal_nan=True
+    )
 
 
 def test_a_summary_is_that_of_the_whole_row() -> None:
