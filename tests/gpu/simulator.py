@@ -319,7 +319,8 @@ def _patch_pointwise() -> None:
 
     def made(ins: list[Tensor], results: int) -> list[Tensor]:
         shape, kind = torch.broadcast_shapes(*(x.shape for x in ins)), torch.result_type(ins[0], ins[1])
-        return [torch.empty(shape, dtype=kind, device=ins[0].device) for _ in range(results)]
+        like = next((x for x in ins if x.shape == shape), ins[0].expand(shape))
+        return [torch.empty_like(like, dtype=kind) for _ in range(results)]
 
     def compiled(code: str, results: int) -> Callable[..., tuple[Tensor, ...]]:
         return lambda *ins: tuple(torch.ops.esper_simulator.pointwise(ins, results))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .pointwise import FusedFormula
-from .stacked_ops import PRODUCTS, affine, channel_sums, group_norm, norm_groups, per_channel, to_rows
+from .stacked_ops import PRODUCTS, affine, channel_sums, group_norm, norm_groups, per_channel
 
 RECTIFIED_PRODUCT = FusedFormula(
     """template <typename T> void rectified_product(T branch, T factor, T& out) {
@@ -51,19 +51,45 @@ DIFFERENCE_GRADIENT = FusedFormula(
 """Its gradients."""
 
 
+SQUASHED_PRODUCT = FusedFormula(
+    "template <typename T> void squashed_product(T x, T z, T& out) { out = x * ::tanh(T(0.5) * z); }",
+    1,
+    lambda x, z: (x * torch.tanh(0.5 * z),),
+)
+"""x * tanh(z / 2)."""
+
+
+def _squashed_gradient(g: Tensor, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    factor = torch.tanh(0.5 * z)
+    return g * x * (0.5 * (1.0 - factor * factor)), g * factor
+
+
+SQUASHED_GRADIENT = FusedFormula(
+    """template <typename T> void squashed_gradient(T g, T x, T z, T& by_z, T& by_x) {
+        const T factor = ::tanh(T(0.5) * z);
+        by_z = g * x * (T(0.5) * (T(1) - factor * factor));
+        by_x = g * factor;
+    }""",
+    2,
+    _squashed_gradient,
+)
+"""Its gradients."""
+
+
 class _Scaled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, branch: Tensor, gain: Tensor, rectified: bool) -> Tensor:
-        factor = per_channel(gain, branch.shape[1] // len(gain))[:, None, None]
-        ctx.save_for_backward(branch, gain, factor)
+        ctx.save_for_backward(branch, gain)
         ctx.products = RECTIFIED_PRODUCTS if rectified else PRODUCTS
-        return RECTIFIED_PRODUCT(branch, factor)[0] if rectified else branch * factor
+        factor, seen = _by_network(gain, branch)
+        return _joined(RECTIFIED_PRODUCT(seen, factor)[0] if rectified else seen * factor)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        branch, gain, factor = ctx.saved_tensors
-        by_factor, to_branch = ctx.products(grad, branch, factor)
-        return to_branch, _network_sums(by_factor, len(gain)), None
+        branch, gain = ctx.saved_tensors
+        factor, grad, seen = _by_network(gain, grad, branch)
+        by_factor, to_branch = ctx.products(grad, seen, factor)
+        return _joined(to_branch), _network_sums(by_factor, len(gain)), None
 
 
 def scaled(branch: Tensor, gain: Tensor, *, rectified: bool = False) -> Tensor:
@@ -81,15 +107,16 @@ def scaled(branch: Tensor, gain: Tensor, *, rectified: bool = False) -> Tensor:
 class _Towards(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, other: Tensor, gain: Tensor) -> Tensor:
-        factor = per_channel(gain, x.shape[1] // len(gain))[:, None, None]
-        ctx.save_for_backward(x, other, gain, factor)
-        return DIFFERENCE(x, other, factor)[0]
+        ctx.save_for_backward(x, other, gain)
+        factor, *seen = _by_network(gain, x, other)
+        return _joined(DIFFERENCE(*seen, factor)[0])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        x, other, gain, factor = ctx.saved_tensors
-        by_factor, to_other, to_x = DIFFERENCE_GRADIENT(grad, x, other, factor)
-        return to_x, to_other, _network_sums(by_factor, len(gain))
+        *maps, gain = ctx.saved_tensors
+        factor, *seen = _by_network(gain, grad, *maps)
+        by_factor, to_other, to_x = DIFFERENCE_GRADIENT(*seen, factor)
+        return _joined(to_x), _joined(to_other), _network_sums(by_factor, len(gain))
 
 
 def towards(x: Tensor, other: Tensor, gain: Tensor) -> Tensor:
@@ -107,8 +134,45 @@ def towards_group_norm(x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) ->
     return towards(x, normed, gain)
 
 
+class _Squashed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, z: Tensor) -> Tensor:
+        ctx.save_for_backward(x, z)
+        return SQUASHED_PRODUCT(x, z)[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        by_z, by_x = SQUASHED_GRADIENT(grad, *ctx.saved_tensors)
+        return by_x, by_z.sum((3, 4), keepdim=True)
+
+
+def squashed(x: Tensor, z: Tensor) -> Tensor:
+    """x [B, n*C, H, W] times tanh(z / 2), by z [n, B, C]."""
+    if x.device.type == "cpu":
+        return affine(x, torch.tanh(0.5 * z).transpose(0, 1).reshape(len(x), -1))
+    n, _, channels = z.shape
+    by_image = z.transpose(0, 1)[..., None, None]
+    return _joined(_Squashed.apply(x.unflatten(1, (n, channels)), by_image))  # type: ignore[no-untyped-call]
+
+
+def _by_network(gain: Tensor, *maps: Tensor) -> tuple[Tensor, ...]:
+    """Gains, and the maps, so that they broadcast: [n, 1, 1, 1] with views [B, n, C, H, W].
+
+    On a CPU, which is slow where the innermost loop is short, [n*C, 1, 1] with the maps as they are.
+    """
+    n, channels = len(gain), maps[0].shape[1] // len(gain)
+    if gain.device.type == "cpu":
+        return per_channel(gain, channels)[:, None, None], *maps
+    return gain.view(-1, 1, 1, 1), *(x.unflatten(1, (n, channels)) for x in maps)
+
+
+def _joined(x: Tensor) -> Tensor:
+    """[B, n*C, H, W], where networks were apart."""
+    return x.flatten(1, 2) if x.dim() == 5 else x
+
+
 def _network_sums(x: Tensor, n: int) -> Tensor:
     """Sums over each network's numbers: [n]."""
-    if x.device.type != "cpu":
-        return to_rows(x, n).sum((0, 1, 2, 4))
+    if x.dim() == 5:
+        return x.sum((0, 2, 3, 4))
     return channel_sums(x, 1).view(n, -1).sum(1)

@@ -287,33 +287,35 @@ def norm_groups(n: int, channels: int) -> int:
     return n * (channels // 8 if channels % 8 == 0 else 1)
 
 
-class _MapMean(torch.autograd.Function):
+class _Pooled(torch.autograd.Function):
     """On a CPU the backward of torch's own goes pixel by pixel and takes ten times as long."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, n: int) -> Tensor:
         ctx.shape = x.shape
-        return x.mean((2, 3)) if x.device.type != "cpu" else F.avg_pool2d(x, x.shape[2:]).flatten(1)
+        return map_mean(x).view(x.shape[0], n, -1).transpose(0, 1)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        _, _, height, width = ctx.shape
-        each: Tensor = (grad / (height * width))[:, :, None, None]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        batch, channels, height, width = ctx.shape
+        each = grad.new_empty(batch, *grad.shape[::2])
+        torch.div(grad.transpose(0, 1), height * width, out=each)
+        each = each.view(batch, channels, 1, 1)
         if grad.device.type != "cpu":
-            return each.expand(ctx.shape)
+            return each.expand(ctx.shape), None
         spread = torch.empty(ctx.shape, dtype=grad.dtype, memory_format=torch.channels_last)
-        return spread.copy_(each)
+        return spread.copy_(each), None
 
 
 def map_mean(x: Tensor) -> Tensor:
-    """Mean over the map: [B, n*C] from [B, n*C, H, W]."""
-    out: Tensor = _MapMean.apply(x)  # type: ignore[no-untyped-call]
-    return out
+    """Mean over the map: [B, n*C] from [B, n*C, H, W]; `pooled` has a gradient that is fast on a CPU."""
+    return x.mean((2, 3)) if x.device.type != "cpu" else F.avg_pool2d(x, x.shape[2:]).flatten(1)
 
 
 def pooled(x: Tensor, n: int) -> Tensor:
     """Mean over the map, by network: [n, B, C] from [B, n*C, H, W]."""
-    return map_mean(x).view(x.shape[0], n, -1).transpose(0, 1)
+    out: Tensor = _Pooled.apply(x, n)  # type: ignore[no-untyped-call]
+    return out
 
 
 class _Affine(torch.autograd.Function):

@@ -21,12 +21,11 @@ from torch import Tensor
 
 from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.trainer.compute import native_seeds, rng
-from esper_overwatch.trainer.compute.branches import scaled, towards_group_norm
+from esper_overwatch.trainer.compute.branches import scaled, squashed, towards_group_norm
 from esper_overwatch.trainer.compute.convolutions import GROUPED, Conv
 from esper_overwatch.trainer.compute.stacked_ops import (
     Init,
     Parameters,
-    affine,
     group_norm,
     initialise,
     linear,
@@ -182,8 +181,7 @@ def _attention_change(x: Tensor, p: Parameters) -> Tensor:
     """Squeeze and excitation (Hu et al., 2018), scaled so that channels begin at 1 and reach 0..2."""
     n = p["squeeze.weight"].shape[0]
     hidden = torch.relu(linear(pooled(x, n), p["squeeze.weight"], p["squeeze.bias"]))
-    weights = torch.tanh(0.5 * linear(hidden, p["excite.weight"], p["excite.bias"]))
-    return affine(x, weights.transpose(0, 1).reshape(x.shape[0], -1))
+    return squashed(x, linear(hidden, p["excite.weight"], p["excite.bias"]))
 
 
 def added(

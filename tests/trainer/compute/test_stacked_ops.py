@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from esper_overwatch.trainer.compute.branches import towards_group_norm
-from esper_overwatch.trainer.compute.stacked_ops import map_mean, max_pool
+from esper_overwatch.trainer.compute.branches import _Squashed, squashed, towards_group_norm
+from esper_overwatch.trainer.compute.stacked_ops import max_pool, pooled
 
 torch.set_num_threads(1)
 
@@ -32,11 +32,21 @@ def test_the_largest_pixels_are_torchs_with_and_without_gradients(shape: tuple[i
 @pytest.mark.parametrize("shape", [(2, 6, 8, 8), (3, 4, 7, 5), (1, 3, 1, 1)])
 def test_a_mean_over_the_map_and_its_gradient(shape: tuple[int, ...]) -> None:
     x = maps(*shape)
-    mean, expected = map_mean(x), x.mean((2, 3))
+    mean, expected = pooled(x, 1)[0], x.mean((2, 3))
     torch.testing.assert_close(mean, expected)
     weights = torch.randn_like(mean)
     torch.testing.assert_close(
         torch.autograd.grad(mean, x, weights), torch.autograd.grad(expected, x, weights)
+    )
+
+
+def test_what_a_gpu_squashes_in_one_operation_is_the_same() -> None:
+    x, z = maps(2, 6, 4, 4), torch.randn(3, 2, 2, dtype=torch.float64).requires_grad_()
+    found = _Squashed.apply(x.unflatten(1, (3, 2)), z.transpose(0, 1)[..., None, None]).flatten(1, 2)
+    torch.testing.assert_close(found, squashed(x, z))
+    weights = torch.randn_like(found)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, (x, z), weights), torch.autograd.grad(squashed(x, z), (x, z), weights)
     )
 
 

@@ -17,6 +17,8 @@ from esper_overwatch.trainer.compute.branches import (
     DIFFERENCE_GRADIENT,
     RECTIFIED_PRODUCT,
     RECTIFIED_PRODUCTS,
+    SQUASHED_GRADIENT,
+    SQUASHED_PRODUCT,
 )
 from esper_overwatch.trainer.compute.pointwise import FusedFormula
 from esper_overwatch.trainer.compute.stacked_ops import PRODUCTS
@@ -59,6 +61,8 @@ FORMULAS = {
     "rectified products": RECTIFIED_PRODUCTS,
     "difference": DIFFERENCE,
     "difference gradient": DIFFERENCE_GRADIENT,
+    "squashed product": SQUASHED_PRODUCT,
+    "squashed gradient": SQUASHED_GRADIENT,
 }
 
 
@@ -80,6 +84,8 @@ def test_code_computes_what_operations_do(name: str, tmp_path: Path) -> None:
         "rectified products": [g, x, by],
         "difference": [g, x, by],
         "difference gradient": [g, x, s, by],
+        "squashed product": [x, g],
+        "squashed gradient": [g, x, by],
     }[name]
     expected = FORMULAS[name].plain(*ins)
     for one, other in zip(compiled(FORMULAS[name], ins, len(expected), tmp_path), expected, strict=True):
