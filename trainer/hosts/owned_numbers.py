@@ -23,9 +23,9 @@ class OwnedNumbers:
     taken: Tensor
     """int64 [G], which are used; each tensor of the modules [k, ...] lies together."""
     back: Tensor
-    """int64 [F], which of the G each is; any where it is none of them."""
-    idle: Tensor
-    """bool [F], which have no gradient."""
+    """int64 [F], which of the G each is; G where it has no gradient."""
+    nothing: Tensor
+    """[1], the gradient 0 of the others."""
 
     @classmethod
     def of(cls, taken: Tensor, learners: Sequence[Tensor], widths: Sequence[int]) -> OwnedNumbers:
@@ -38,7 +38,8 @@ class OwnedNumbers:
         pairs = zip(learners, widths, strict=True)
         idle = torch.cat([(~rows).expand(-1, width).reshape(-1) for rows, width in pairs])
         order = torch.arange(len(taken), device=taken.device)
-        return cls(taken, torch.zeros_like(idle, dtype=torch.int64).scatter_(0, taken, order), idle)
+        back = torch.zeros_like(idle, dtype=torch.int64).scatter_(0, taken, order)
+        return cls(taken, back.masked_fill_(idle, len(taken)), torch.zeros(1, device=taken.device))
 
 
 def find_numbers(n: int, modules: Sequence[tuple[Specs, NDArray[np.int64]]]) -> NDArray[np.int64]:
@@ -75,8 +76,7 @@ class _TakeNumbers(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        found = torch.cat([grad.reshape(-1) for grad in grads]).index_select(0, ctx.numbers.back)
-        parts = torch.split(
-            found.masked_fill_(ctx.numbers.idle, 0.0), [shape.numel() for shape in ctx.shapes]
-        )
+        given = torch.cat([*(grad.reshape(-1) for grad in grads), ctx.numbers.nothing])
+        found = given.index_select(0, ctx.numbers.back)
+        parts = torch.split(found, [shape.numel() for shape in ctx.shapes])
         return None, None, *(part.view(shape) for part, shape in zip(parts, ctx.shapes, strict=True))
