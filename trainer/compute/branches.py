@@ -150,9 +150,8 @@ def squashed(x: Tensor, z: Tensor) -> Tensor:
     """x [B, n*C, H, W] times tanh(z / 2), by z [n, B, C]."""
     if x.device.type == "cpu":
         return affine(x, torch.tanh(0.5 * z).transpose(0, 1).reshape(len(x), -1))
-    n, _, channels = z.shape
-    by_image = z.transpose(0, 1)[..., None, None]
-    return _joined(_Squashed.apply(x.unflatten(1, (n, channels)), by_image))  # type: ignore[no-untyped-call]
+    n, by_image = len(z), z.transpose(0, 1)[..., None, None]
+    return _joined(_Squashed.apply(_apart(x, n), by_image))  # type: ignore[no-untyped-call]
 
 
 def _by_network(gain: Tensor, *maps: Tensor) -> tuple[Tensor, ...]:
@@ -160,10 +159,14 @@ def _by_network(gain: Tensor, *maps: Tensor) -> tuple[Tensor, ...]:
 
     On a CPU, which is slow where the innermost loop is short, [n*C, 1, 1] with the maps as they are.
     """
-    n, channels = len(gain), maps[0].shape[1] // len(gain)
     if gain.device.type == "cpu":
-        return per_channel(gain, channels)[:, None, None], *maps
-    return gain.view(-1, 1, 1, 1), *(x.unflatten(1, (n, channels)) for x in maps)
+        return per_channel(gain, maps[0].shape[1] // len(gain))[:, None, None], *maps
+    return gain.view(-1, 1, 1, 1), *(_apart(x, len(gain)) for x in maps)
+
+
+def _apart(x: Tensor, n: int) -> Tensor:
+    """[B, n, C, H, W], a view."""
+    return x.view(len(x), n, -1, *x.shape[2:])
 
 
 def _joined(x: Tensor) -> Tensor:

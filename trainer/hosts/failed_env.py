@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from esper_overwatch.trainer.compute.joined_rows import copy_rows_, parted
+
 Rows = Iterable[tuple[str, Tensor, int]]
 """(name, tensor [n, ...], global index of the env in its first row); groups share names."""
 
@@ -38,16 +40,14 @@ class FailedEnvCapture:
         """
         numbers = torch.arange(len(envs), device=envs.device)
         env = torch.where(envs, numbers, -1).amax(0, keepdim=True)
-        spans: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        alike: dict[tuple[int, int, torch.dtype], dict[str, Tensor]] = {}
         for name, tensor, first in rows:
-            span = (first, len(tensor))
-            if span not in spans:
-                local = env - first
-                inside = (env >= 0) & (local >= 0) & (local < len(tensor))
-                spans[span] = local.clamp(0, len(tensor) - 1), inside[0]
-            local, inside = spans[span]
-            kept = self._rows[name]
-            torch.where(inside, tensor.index_select(0, local), kept, out=kept)
+            alike.setdefault((first, len(tensor), tensor.dtype), {})[name] = tensor
+        for (first, count, _), tensors in alike.items():
+            local, kept = env - first, [self._rows[name] for name in tensors]
+            joined = torch.cat([tensor.reshape(count, -1) for tensor in tensors.values()], dim=1)
+            row = joined.index_select(0, local.clamp(0, count - 1)).view(-1)
+            copy_rows_(kept, parted(row, kept), (env >= 0) & (local >= 0) & (local < count))
         self._where.copy_(torch.where(env >= 0, torch.cat([env, position]), self._where))
 
     def tensors(self) -> list[Tensor]:

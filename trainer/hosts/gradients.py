@@ -14,6 +14,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from esper_overwatch.trainer.compute.joined_rows import joined, parted, spread
 from esper_overwatch.trainer.compute.stacked_ops import expand_rows
 from esper_overwatch.trainer.config.seed_options import GatesConfig
 
@@ -53,11 +54,7 @@ def scaled_rows(tensors: Sequence[Tensor], factor_TN: Tensor) -> Sequence[Tensor
 
 def scaled_together(tensors: Sequence[Tensor], factor_TN: Tensor) -> list[Tensor]:
     """`scaled_rows` as a GPU computes them."""
-    flat = torch.cat([t.reshape(-1) for t in tensors])
-    places = _rows_of_numbers(factor_TN.shape[1], tuple(t[0].numel() for t in tensors), flat.device)
-    flat *= factor_TN.reshape(-1).index_select(0, places)
-    parts = torch.split(flat, [t.numel() for t in tensors])
-    return [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
+    return parted(joined(tensors) * spread(factor_TN, tensors), tensors)
 
 
 @cache
@@ -66,14 +63,6 @@ def _offsets(n: int, widths: tuple[int, ...], device: torch.device) -> Tensor:
     starts = torch.stack([torch.full((), at, device=device) for at in accumulate(widths, initial=0)])
     rows = torch.arange(n, device=device).unsqueeze(1) * sum(widths)
     return torch.cat([(rows + starts[:-1]).view(-1), starts[-1:] * n])
-
-
-@cache
-def _rows_of_numbers(n: int, widths: tuple[int, ...], device: torch.device) -> Tensor:
-    """The row of each number of T tensors [n, P], one behind the other, among their T*n rows; made once."""
-    rows = torch.arange(len(widths) * n, device=device).view(-1, n, 1)
-    each = zip(rows, widths, strict=True)
-    return torch.cat([of.expand(-1, width).reshape(-1) for of, width in each])
 
 
 def _row_norms(tensor: Tensor) -> Tensor:

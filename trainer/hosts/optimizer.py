@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim.sgd import sgd
 
-from esper_overwatch.trainer.compute.stacked_ops import Parameters, expand_rows
+from esper_overwatch.trainer.compute.joined_rows import copy_rows_
+from esper_overwatch.trainer.compute.stacked_ops import Parameters
 from esper_overwatch.trainer.compute.torch_private import copy_each_
 from esper_overwatch.trainer.config.schema import Config
 
@@ -124,8 +125,7 @@ class StackedSGD:
         for rate, names in self._names_by_rate(gradients):
             self._fused({name: gradients[name] for name in names}, rate)
         if rows is not None:
-            for now, then in zip(changing, before, strict=True):
-                now.copy_(torch.where(expand_rows(rows, now), now, then))
+            copy_rows_(changing, before, ~rows)
 
     def _names_by_rate(self, gradients: Parameters) -> list[tuple[float | Tensor, list[str]]]:
         """One fused call for each learning rate: for all weights where hosts and seeds have the same."""

@@ -21,7 +21,7 @@ from esper_overwatch.trainer.compute.compiler import Compiler
 from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
 from esper_overwatch.trainer.compute.device import is_known_empty
 from esper_overwatch.trainer.compute.execution_plan import Execution
-from esper_overwatch.trainer.compute.stacked_ops import expand_rows
+from esper_overwatch.trainer.compute.joined_rows import copy_rows_, zero_rows_
 from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.data.task import Task
 from esper_overwatch.trainer.measurements import Measurements
@@ -338,7 +338,7 @@ class Population:
         if is_known_empty(envs):
             return
         for kept, live, rows in self._snapshot_pairs():
-            torch.where(expand_rows(envs[rows], live), live, kept, out=kept)
+            copy_rows_(kept, live, envs[rows])
 
     @torch.no_grad()
     def restore(self, envs: Tensor) -> None:
@@ -350,14 +350,13 @@ class Population:
             return
         self._failed_env.record(envs, self._position_on_device, self._rows())
         for kept, live, rows in self._snapshot_pairs():
-            torch.where(expand_rows(envs[rows], live), kept, live, out=live)
+            copy_rows_(live, kept, envs[rows])
         for (start, stop), group in zip(self._spans, self.groups, strict=True):
-            for momentum in group.optimizer.momentum.values():
-                momentum.masked_fill_(expand_rows(envs[start:stop], momentum), 0.0)
+            zero_rows_(list(group.optimizer.momentum.values()), envs[start:stop])
 
     def restorable(self) -> list[Tensor]:
         """The tensors that `snapshot` and `restore` change."""
-        pairs = [t for kept, live, _ in self._snapshot_pairs() for t in (kept, live)]
+        pairs = [t for kept, live, _ in self._snapshot_pairs() for t in (*kept, *live)]
         momentum = [t for group in self.groups for t in group.optimizer.momentum.values()]
         return [*pairs, *momentum, *self._failed_env.tensors()]
 
@@ -377,16 +376,14 @@ class Population:
                 for name, rows in tensors.items():
                     yield f"{kind}.{name}", rows, start
 
-    def _snapshot_pairs(self) -> Iterator[tuple[Tensor, Tensor, slice]]:
-        """Pairs of kept and live tensors, and the envs that their rows belong to."""
-        for name, live in vars(self.table).items():
-            yield self._kept["table"][name], live, slice(None)
+    def _snapshot_pairs(self) -> Iterator[tuple[list[Tensor], list[Tensor], slice]]:
+        """Kept and live tensors of the same order, and the envs that their rows belong to."""
+        yield list(self._kept["table"].values()), list(vars(self.table).values()), slice(None)
         for (start, stop), group in zip(self._spans, self.groups, strict=True):
-            for kind, tensors in group.state().items():
-                if kind in NOT_IN_SNAPSHOT:
-                    continue
-                for name, live in tensors.items():
-                    yield self._kept[kind][name][start:stop], live, slice(start, stop)
+            parts = [(k, part) for k, part in group.state().items() if k not in NOT_IN_SNAPSHOT]
+            live = {(kind, name): tensor for kind, part in parts for name, tensor in part.items()}
+            kept = [self._kept[kind][name][start:stop] for kind, name in live]
+            yield kept, list(live.values()), slice(start, stop)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of everything that lives on: the table, and stacked [N, ...] tensors in any grouping."""

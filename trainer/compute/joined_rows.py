@@ -1,0 +1,66 @@
+"""Rows of several tensors [n, ...] at once: on a GPU in a few operations, not some for each tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from .stacked_ops import expand_rows
+from .torch_private import copy_each_
+
+
+@cache
+def rows_of_numbers(n: int, widths: tuple[int, ...], device: torch.device) -> Tensor:
+    """The row of each number of T tensors [n, P], one behind the other, among their T*n rows: int32.
+
+    Made once, before a graph that reads it is captured.
+    """
+    rows = torch.arange(len(widths) * n, dtype=torch.int32, device=device).view(-1, n, 1)
+    each = zip(rows, widths, strict=True)
+    return torch.cat([of.expand(-1, width).reshape(-1) for of, width in each])
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Their numbers, one tensor behind the other."""
+    return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def parted(numbers: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of these shapes again."""
+    parts = torch.split(numbers, [t.numel() for t in like])
+    return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
+
+
+def spread(rows: Tensor, like: Sequence[Tensor]) -> Tensor:
+    """A number of each of their T*n rows, [T, n] or for all tensors [n], at each of their joined numbers."""
+    widths = tuple(t[0].numel() for t in like)
+    each = rows.expand(len(like), -1).reshape(-1)
+    return each.index_select(0, rows_of_numbers(rows.shape[-1], widths, rows.device))
+
+
+@torch.no_grad()
+def copy_rows_(targets: Sequence[Tensor], sources: Sequence[Tensor], where: Tensor) -> None:
+    """Copy the rows bool [n] of each source [n, ...] into its target."""
+    if where.device.type == "cpu":
+        for target, source in zip(targets, sources, strict=True):
+            torch.where(expand_rows(where, target), source, target, out=target)
+        return
+    for kind in dict.fromkeys(t.dtype for t in targets):
+        mine, theirs = (
+            [t.detach() for t, target in zip(part, targets, strict=True) if target.dtype == kind]
+            for part in (targets, sources)
+        )
+        copy_each_(mine, parted(torch.where(spread(where, mine), joined(theirs), joined(mine)), mine))
+
+
+@torch.no_grad()
+def zero_rows_(targets: Sequence[Tensor], where: Tensor) -> None:
+    """Zero the rows bool [n] of tensors [n, ...] of one dtype."""
+    if where.device.type == "cpu":
+        for target in targets:
+            target.masked_fill_(expand_rows(where, target), 0.0)
+        return
+    copy_each_(list(targets), parted(joined(targets).masked_fill_(spread(where, targets), 0.0), targets))
