@@ -318,7 +318,7 @@ def _patch_pointwise() -> None:
     torch.library.define("esper_simulator::pointwise", "(Tensor[] ins, int results) -> Tensor[]")
 
     def made(ins: list[Tensor], results: int) -> list[Tensor]:
-        shape, kind = torch.broadcast_shapes(*(x.shape for x in ins)), torch.result_type(ins[0], ins[1])
+        shape, kind = torch.broadcast_shapes(*(x.shape for x in ins)), torch.result_type(*(ins * 2)[:2])
         like = next((x for x in ins if x.shape == shape), ins[0].expand(shape))
         return [torch.empty_like(like, dtype=kind) for _ in range(results)]
 

@@ -63,6 +63,6 @@ class FusedFormula:
             far = f"{type(error).__name__}: {first_line(error)}"
         if far:
             self.reason = far
-            logger.warning("a formula of seeds is computed operation by operation: %s", far)
+            logger.warning("a formula is computed operation by operation: %s", far)
         self._right.add(types)
         return expected

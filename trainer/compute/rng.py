@@ -18,6 +18,8 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from .pointwise import FusedFormula
+
 
 class Purpose(IntEnum):
     """Purpose of a key; draws of different purposes never meet."""
@@ -65,11 +67,27 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def mix(x: Tensor) -> Tensor:
-    """SplitMix64's finaliser, a bijection of 64 bits; int64, any shape."""
+def _mix_plainly(x: Tensor) -> tuple[Tensor]:
     x = (x ^ _shift_right(x, 30)) * _MIX1
     x = (x ^ _shift_right(x, 27)) * _MIX2
-    return x ^ _shift_right(x, 31)
+    return (x ^ _shift_right(x, 31),)
+
+
+MIX = FusedFormula(
+    """template <typename T> void mix(T x, T& out) {
+        unsigned long long word = x;
+        word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9ull;
+        word = (word ^ word >> 27) * 0x94D049BB133111EBull;
+        out = T(word ^ word >> 31);
+    }""",
+    1,
+    _mix_plainly,
+)
+
+
+def mix(x: Tensor) -> Tensor:
+    """SplitMix64's finaliser, a bijection of 64 bits; int64, any shape."""
+    return MIX(x)[0]
 
 
 def fold(key: Tensor, coordinate: int | Tensor) -> Tensor:
