@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from esper_overwatch.trainer.compute.convolutions import GROUPED, Conv
+from esper_overwatch.trainer.compute.pointwise import FusedFormula
 from esper_overwatch.trainer.compute.stacked_ops import (
     Init,
     Parameters,
@@ -25,6 +26,22 @@ from esper_overwatch.trainer.compute.stacked_ops import (
 
 EPSILON = 1e-5
 """Epsilon of the batch norms, as torch.nn's."""
+
+
+def _folded(weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    scale = weight * torch.rsqrt(variance + EPSILON)
+    return scale, bias - mean * scale
+
+
+FOLDED_NORM = FusedFormula(
+    """template <typename T> void folded_norm(T weight, T bias, T mean, T variance, T& scale, T& shift) {
+        scale = weight / ::sqrt(variance + T(1e-5));
+        shift = bias - mean * scale;
+    }""",
+    2,
+    _folded,
+)
+"""What a measured norm does to each channel."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +142,9 @@ class CNN:
     def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, ...]:
         """Weight [n, C, I, k, k] and bias [n, C] of block i with its measured statistics folded in."""
         name = f"block{i}.norm"
-        scale = weights[f"{name}.weight"] * torch.rsqrt(buffers[f"{name}.var"] + EPSILON)
-        weight = weights[f"block{i}.conv.weight"] * scale[:, :, None, None, None]
-        return weight, weights[f"{name}.bias"] - buffers[f"{name}.mean"] * scale
+        norm = weights[f"{name}.weight"], weights[f"{name}.bias"]
+        scale, shift = FOLDED_NORM(*norm, buffers[f"{name}.mean"], buffers[f"{name}.var"])
+        return weights[f"block{i}.conv.weight"] * scale[:, :, None, None, None], shift
 
     def eval_block(self, i: int, x: Tensor, *tensors: Tensor) -> Tensor:
         """Block i in validation, as `folded`; `x` may be [B, I, H, W] where all hosts see the same."""

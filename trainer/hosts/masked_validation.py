@@ -8,13 +8,12 @@ that an epoch does not need is the first host once more. Each blueprint runs on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs, copy_all_
 from esper_overwatch.trainer.compute.device import upload
 from esper_overwatch.trainer.compute.execution_plan import Amp
 from esper_overwatch.trainer.compute.stacked_ops import Parameters
@@ -29,16 +28,6 @@ from .validation import AblationSplit, Coalitions, Score, Validation, Validation
 
 COUNT_TOLERANCE = 0.01
 """Share of correct answers by which a replayed chunk may differ: near ties, rounded otherwise."""
-
-
-@dataclass(frozen=True)
-class MaskedPass(ValidationPass):
-    """A pass whose number of rows says nothing of the topology."""
-
-    single: Tensor
-    """int64 [n, S], row of the host without the seed of that slot; -1 = not measured."""
-    pairs: Tensor
-    """int64 [n, S, S], row of the host without those two; -1 = not measured."""
 
 
 class MaskedTree:
@@ -99,7 +88,11 @@ class MaskedTree:
         return np.concatenate([part.reshape(-1) for part in parts]), chosen
 
     def _shapes(self, chosen: Capacities) -> list[tuple[int, ...]]:
-        """Of the parts that are packed."""
+        """Of the parts that are packed: runs, moves and owners by slot.
+
+        Then [n, S], the row of the host without the seed of that slot, and [n, S, S], of that without those
+        two; -1 = not measured.
+        """
         pairs = zip(chosen, self.rows[1:], strict=True)
         shapes: list[tuple[int, ...]] = [
             shape for capacity, leaving in pairs for shape in ((2, sum(capacity)), (3, leaving))
@@ -107,12 +100,17 @@ class MaskedTree:
         shapes += [(leaving,) for leaving in self.rows[1:]] * 2
         return [*shapes, (self._n, self._slots), (self._n, self._slots, self._slots)]
 
-    def unpack(self, packed: Tensor, chosen: Capacities, table: SlotTable, dtype: torch.dtype) -> MaskedPass:
-        """The pass over the hosts of the table, whose alphas are read."""
+    def parts(self, packed: Tensor, chosen: Capacities) -> list[Tensor]:
+        """The parts that are packed; last the rows of the logits' owners, `single` and `pairs`."""
         shapes = self._shapes(chosen)
         sizes = [int(np.prod(shape)) for shape in shapes]
-        views = [part.view(shape) for part, shape in zip(torch.split(packed, sizes), shapes, strict=True)]
-        *views, single, pairs = views
+        return [part.view(shape) for part, shape in zip(torch.split(packed, sizes), shapes, strict=True)]
+
+    def unpack(
+        self, packed: Tensor, chosen: Capacities, table: SlotTable, dtype: torch.dtype
+    ) -> ValidationPass:
+        """The pass over the hosts of the table, whose alphas are read."""
+        *views, _, _ = self.parts(packed, chosen)
         moves, leaving = views[2 * self._slots : 3 * self._slots], views[3 * self._slots :]
         forks, owners = [], None
         for slot, capacity in enumerate(chosen):
@@ -136,7 +134,7 @@ class MaskedTree:
             forks.append(AblationSplit(self.rows[slot], owners, moves[slot], runs))
             owners = leaving[slot]
         assert owners is not None
-        return MaskedPass(forks, owners, single, pairs)
+        return ValidationPass(forks, owners)
 
 
 def _filled(numbers: Codes, room: int, by: int = 0) -> Codes:
@@ -232,7 +230,7 @@ class MaskedValidation:
             made = self._validation.measure(inputs[:1], self._planned(chosen), self._weights)
         self._statistics = {name: torch.zeros_like(values) for name, values in made.items()}
 
-    def _planned(self, chosen: Capacities) -> MaskedPass:
+    def _planned(self, chosen: Capacities) -> ValidationPass:
         return self._tree.unpack(self._packed[chosen], chosen, self._table, self._dtype)
 
     @torch.no_grad()
@@ -243,9 +241,9 @@ class MaskedValidation:
         self._correct.zero_()
         with autocast(self._amp, packed.device):
             made = self._validation.measure(inputs, self._planned(chosen), self._weights)
-        for name, values in made.items():
-            self._statistics[name].copy_(values)
-            self._buffers[name].copy_(values[: self._tree.rows[0]])
+        own = [values[: self._tree.rows[0]] for values in made.values()]
+        targets = [part[name] for part in (self._statistics, self._buffers) for name in made]
+        copy_all_(targets, [*made.values(), *own])
 
     @torch.no_grad()
     def _add(self, x: Tensor, labels: Tensor, absent: Tensor | None, chosen: Capacities) -> None:
@@ -264,11 +262,11 @@ class MaskedValidation:
         Args:
             answers: int64 [n], labels that a mean is over.
         """
-        planned = self._planned(chosen)
-        accuracy = self._correct.double() / answers[planned.owners]
+        *_, owners, single, pairs = self._tree.parts(self._packed[chosen], chosen)
+        accuracy = self._correct.double() / answers[owners]
         whole = accuracy[: len(answers)]
-        contribution = _less(whole[:, None], accuracy, planned.single)
-        lost = _less(whole[:, None, None], accuracy, planned.pairs)
+        contribution = _less(whole[:, None], accuracy, single)
+        lost = _less(whole[:, None, None], accuracy, pairs)
         interaction = contribution.unsqueeze(2) + contribution.unsqueeze(1) - lost
         return Score(
             loss=(self._loss / answers).float(),

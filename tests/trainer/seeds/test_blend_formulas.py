@@ -21,8 +21,10 @@ from esper_overwatch.trainer.compute.branches import (
     SQUASHED_PRODUCT,
 )
 from esper_overwatch.trainer.compute.pointwise import FusedFormula
+from esper_overwatch.trainer.compute.rng import MIX
 from esper_overwatch.trainer.compute.stacked_ops import PRODUCTS
 from esper_overwatch.trainer.compute.torch_private import compile_pointwise
+from esper_overwatch.trainer.hosts.cnn import FOLDED_NORM
 from esper_overwatch.trainer.seeds.blend import AUDIBLE_SUM, MIXED_BLEND, MIXED_GRADIENT
 
 COMPILER = shutil.which("c++")
@@ -30,22 +32,23 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 
 
 def compiled(formula: FusedFormula, ins: list[Tensor], results: int, folder: Path) -> list[Tensor]:
-    """The results of the formula's code in float64, number by number."""
+    """The results of the formula's code in the dtype of its first input, number by number."""
     found = re.search(r"void (\w+)\(", formula.code)
     assert found is not None
     assert compile_pointwise(formula.code, results).kernel_name == found[1], "as torch reads it"  # type: ignore[attr-defined]
     inputs = ", ".join(f"x[{i}][j]" for i in range(len(ins)))
     outputs = ", ".join(f"y[{i}][j]" for i in range(results))
+    kind = {torch.float64: "double", torch.int64: "long"}[ins[0].dtype]
     source = folder / "formula.cpp"
     source.write_text(
         f"#include <math.h>\n{formula.code}\n"
-        'extern "C" void run(const double* const* x, double* const* y, long count) {\n'
-        f"    for (long j = 0; j < count; ++j) {found.group(1)}<double>({inputs}, {outputs});\n}}\n"
+        f'extern "C" void run(const {kind}* const* x, {kind}* const* y, long count) {{\n'
+        f"    for (long j = 0; j < count; ++j) {found.group(1)}<{kind}>({inputs}, {outputs});\n}}\n"
     )
     assert COMPILER is not None
     library = folder / "formula.so"
     subprocess.run([COMPILER, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
-    wide = [x.double().contiguous() for x in torch.broadcast_tensors(*ins)]
+    wide = [x.to(ins[0].dtype).contiguous() for x in torch.broadcast_tensors(*ins)]
     made = [torch.empty_like(wide[0]) for _ in range(results)]
     pointers = [(ctypes.c_void_p * len(part))(*(x.data_ptr() for x in part)) for part in (wide, made)]
     ctypes.CDLL(str(library)).run(*pointers, ctypes.c_long(wide[0].numel()))
@@ -63,6 +66,8 @@ FORMULAS = {
     "difference gradient": DIFFERENCE_GRADIENT,
     "squashed product": SQUASHED_PRODUCT,
     "squashed gradient": SQUASHED_GRADIENT,
+    "folded norm": FOLDED_NORM,
+    "mix": MIX,
 }
 
 
@@ -86,6 +91,8 @@ def test_code_computes_what_operations_do(name: str, tmp_path: Path) -> None:
         "difference gradient": [g, x, s, by],
         "squashed product": [x, g],
         "squashed gradient": [g, x, by],
+        "folded norm": [g, x, x, s * s],
+        "mix": [torch.arange(-4, 4) * (1 << 60) - 1],
     }[name]
     expected = FORMULAS[name].plain(*ins)
     for one, other in zip(compiled(FORMULAS[name], ins, len(expected), tmp_path), expected, strict=True):
