@@ -128,7 +128,7 @@ class Governor:
             & (loss > s["mean"] + config.divergence_sigmas * sigma)
             & (loss > config.divergence_ratio * s["mean"])
         )
-        s["streak"].copy_(torch.where(high, s["streak"] + 1, 0))
+        s["streak"].add_(1).masked_fill_(~high, 0)
         reason = torch.where(
             s["streak"] >= config.divergence_epochs,
             RollbackReason.DIVERGENCE,
@@ -198,7 +198,7 @@ class Governor:
         delta = torch.where(healthy, loss - s["mean"], 0.0)
         s["mean"] += delta / s["count"].clamp_min(1)
         s["m2"] += torch.where(healthy, delta * (loss - s["mean"]), 0.0)
-        s["best"].copy_(torch.where(healthy, torch.minimum(s["best"], loss), s["best"]))
+        torch.where(healthy, torch.minimum(s["best"], loss), s["best"], out=s["best"])
 
     def state_dict(self) -> dict[str, Any]:
         """Copies; the snapshots themselves are the population's."""

@@ -52,18 +52,18 @@ def start(table: SlotTable, where: Tensor, target: Tensor, epochs: Tensor, curve
     """
     target = target.to(table.alpha.dtype)
     at_once = (epochs == 0) | (target == table.alpha)
-    table.alpha_from.copy_(torch.where(where, table.alpha, table.alpha_from))
-    table.alpha_target.copy_(torch.where(where, target, table.alpha_target))
-    table.curve.copy_(torch.where(where, curve, table.curve))
-    table.ramp_epochs.copy_(torch.where(where, torch.where(at_once, 0, epochs), table.ramp_epochs))
+    torch.where(where, table.alpha, table.alpha_from, out=table.alpha_from)
+    torch.where(where, target, table.alpha_target, out=table.alpha_target)
+    torch.where(where, curve, table.curve, out=table.curve)
+    torch.where(where, torch.where(at_once, 0, epochs), table.ramp_epochs, out=table.ramp_epochs)
     table.ramp_done.masked_fill_(where, 0)
-    table.alpha.copy_(torch.where(where & at_once, target, table.alpha))
+    torch.where(where & at_once, target, table.alpha, out=table.alpha)
 
 
 def halt(table: SlotTable, where: Tensor) -> None:
     """Stop ramps that are under way, bool [N, S], where they stand; a fade-out ends and the seed stays."""
     stopped = where & moving(table) & ~landed(table)
-    table.alpha_target.copy_(torch.where(stopped, table.alpha, table.alpha_target))
+    torch.where(stopped, table.alpha, table.alpha_target, out=table.alpha_target)
     for progress in (table.ramp_epochs, table.ramp_done):
         progress.masked_fill_(stopped, 0)
     table.pruning &= ~stopped
@@ -78,4 +78,4 @@ def step(table: SlotTable) -> None:
     high = torch.maximum(table.alpha_from, table.alpha_target)
     between = torch.lerp(table.alpha_from, table.alpha_target, shape(table.curve, t))
     alpha = torch.where(landed(table), table.alpha_target, between.clamp(low, high))
-    table.alpha.copy_(torch.where(on, alpha, table.alpha))
+    torch.where(on, alpha, table.alpha, out=table.alpha)

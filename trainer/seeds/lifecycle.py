@@ -224,9 +224,9 @@ class Lifecycle:
         measurements: Measurements,
     ) -> None:
         self._enter(table, Stage.GERMINATED, where, measurements)
-        table.blueprint.copy_(torch.where(where, head["blueprint"], table.blueprint))
-        table.style.copy_(torch.where(where, head["style"], table.style))
-        table.tempo.copy_(torch.where(where, tempo, table.tempo))
+        torch.where(where, head["blueprint"], table.blueprint, out=table.blueprint)
+        torch.where(where, head["style"], table.style, out=table.style)
+        torch.where(where, tempo, table.tempo, out=table.tempo)
 
     def _prune(
         self, table: SlotTable, where: Tensor, speed: Tensor, curve: Tensor, measurements: Measurements
@@ -249,4 +249,4 @@ class Lifecycle:
         table.enter(stage, where)
         table.epochs_in_stage.masked_fill_(where, 0)
         accuracy = measurements.val_accuracy.unsqueeze(1).to(table.accuracy_at_stage.dtype)
-        table.accuracy_at_stage.copy_(torch.where(where, accuracy, table.accuracy_at_stage))
+        torch.where(where, accuracy, table.accuracy_at_stage, out=table.accuracy_at_stage)

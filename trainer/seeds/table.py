@@ -20,6 +20,19 @@ def is_in(stage: Tensor, stages: tuple[Stage, ...]) -> Tensor:
     return torch.stack([stage == s for s in stages]).any(0)
 
 
+EMPTY = {
+    "stage": int(Stage.DORMANT),
+    "blueprint": -1,
+    "contribution_age": -1,
+    **dict.fromkeys(("accuracy_at_stage", "contribution", "contribution_velocity", "interaction"), math.nan),
+}
+"""What an empty slot has in the columns that are not 0 there."""
+FLOATS = (
+    *("alpha", "alpha_from", "alpha_target", "accuracy_at_stage"),
+    *("contribution", "contribution_velocity", "interaction"),
+)
+
+
 @dataclass
 class SlotTable:
     """All tensors are [N, S], but for `interaction`. Only `lifecycle` changes them, in place."""
@@ -65,34 +78,12 @@ class SlotTable:
     def empty(cls, n: int, s: int, device: torch.device | str = "cpu") -> SlotTable:
         """N envs with S dormant slots each."""
 
-        def ints(value: int = 0) -> Tensor:
-            return torch.full((n, s), value, dtype=torch.int64, device=device)
+        def column(name: str) -> Tensor:
+            shape = (n, s, s) if name == "interaction" else (n, s)
+            kind = torch.bool if name == "pruning" else torch.float32 if name in FLOATS else torch.int64
+            return torch.full(shape, EMPTY.get(name, 0), dtype=kind, device=device)
 
-        def floats(value: float = 0.0) -> Tensor:
-            return torch.full((n, s), value, dtype=torch.float32, device=device)
-
-        nan = float("nan")
-        return cls(
-            stage=ints(Stage.DORMANT),
-            blueprint=ints(-1),
-            style=ints(),
-            tempo=ints(),
-            alpha=floats(),
-            alpha_from=floats(),
-            alpha_target=floats(),
-            curve=ints(),
-            ramp_epochs=ints(),
-            ramp_done=ints(),
-            pruning=torch.zeros((n, s), dtype=torch.bool, device=device),
-            epochs_in_stage=ints(),
-            age=ints(),
-            embargo=ints(),
-            accuracy_at_stage=floats(nan),
-            contribution=floats(nan),
-            contribution_velocity=floats(nan),
-            contribution_age=ints(-1),
-            interaction=torch.full((n, s, s), nan, dtype=torch.float32, device=device),
-        )
+        return cls(**{f.name: column(f.name) for f in fields(cls)})
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -118,14 +109,14 @@ class SlotTable:
         """Record an epoch's contributions, float [N, S], NaN where none was measured."""
         fresh = ~measured.isnan()
         change = measured - self.contribution
-        self.contribution_velocity.copy_(torch.where(fresh, change, self.contribution_velocity))
-        self.contribution.copy_(torch.where(fresh, measured, self.contribution))
+        torch.where(fresh, change, self.contribution_velocity, out=self.contribution_velocity)
+        torch.where(fresh, measured, self.contribution, out=self.contribution)
         older = torch.where(self.contribution_age >= 0, self.contribution_age + 1, -1)
         self.contribution_age.copy_(torch.where(fresh, 0, older))
 
     def record_interaction(self, measured: Tensor) -> None:
         """Record an epoch's pair interactions, float [N, S, S], NaN where none was measured."""
-        self.interaction.copy_(torch.where(measured.isnan(), self.interaction, measured))
+        torch.where(measured.isnan(), self.interaction, measured, out=self.interaction)
 
     def known_interactions(self) -> Tensor:
         """Interactions last measured of seeds that are both still blended, [N, S, S]; NaN elsewhere."""
@@ -140,11 +131,10 @@ class SlotTable:
     def clear(self, where: Tensor) -> None:
         """Make the slots of a bool [N, S], whose stage is RESETTING, dormant and forget their seeds."""
         self.enter(Stage.DORMANT, where)
-        fresh = SlotTable.empty(*self.shape, device=self.stage.device)
         for f in fields(self):
             current = getattr(self, f.name)
             concerned = where if current.dim() == 2 else where.unsqueeze(1) | where.unsqueeze(2)
-            current.copy_(torch.where(concerned, getattr(fresh, f.name), current))
+            current.masked_fill_(concerned, EMPTY.get(f.name, 0))
 
     def state_dict(self) -> dict[str, Tensor]:
         return {f.name: getattr(self, f.name).clone() for f in fields(self)}
