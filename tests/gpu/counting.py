@@ -145,7 +145,8 @@ class DeviceCalls(TorchDispatchMode):
             launches = _num_foreach_launches(args)
             self.add_kernels(launches, _num_bytes((ins, outs)))
         elif not func.is_view and name not in NO_LAUNCH:
-            self.add_kernels(1, _num_bytes((ins, outs)))
+            # A segmented sum subtracts the offsets first.
+            self.add_kernels(2 if name == "segment_reduce" else 1, _num_bytes((ins, outs)))
 
 
 def _place() -> str:

@@ -53,7 +53,10 @@ def copy_rows_(targets: Sequence[Tensor], sources: Sequence[Tensor], where: Tens
             [t.detach() for t, target in zip(part, targets, strict=True) if target.dtype == kind]
             for part in (targets, sources)
         )
-        copy_each_(mine, parted(torch.where(spread(where, mine), joined(theirs), joined(mine)), mine))
+        if len(mine) == 1:
+            torch.where(expand_rows(where, mine[0]), theirs[0], mine[0], out=mine[0])
+        else:
+            copy_each_(mine, parted(torch.where(spread(where, mine), joined(theirs), joined(mine)), mine))
 
 
 @torch.no_grad()

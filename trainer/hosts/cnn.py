@@ -132,10 +132,10 @@ class CNN:
         self, i: int, x: Tensor, weights: Parameters, buffers: Parameters, batches: int
     ) -> Tensor:
         kernel, scale, shift = (weights[name] for name in self.block_names(i))
-        mean, variance = (
-            buffers.setdefault(f"block{i}.norm.{name}", torch.zeros_like(scale, requires_grad=False))
-            for name in ("mean", "var")
-        )
+        names = f"block{i}.norm.mean", f"block{i}.norm.var"
+        if batches == 1:
+            buffers |= zip(names, scale.new_zeros(2, *scale.shape), strict=True)
+        mean, variance = (buffers[name] for name in names)
         pool = self.blocks[i].pool
         return self._conv.batch_norm_averaged(x, kernel, scale, shift, mean, variance, batches, pool=pool)
 

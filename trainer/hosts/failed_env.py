@@ -38,16 +38,18 @@ class FailedEnvCapture:
         Args:
             position: int64 [2], round and epoch.
         """
-        numbers = torch.arange(len(envs), device=envs.device)
-        env = torch.where(envs, numbers, -1).amax(0, keepdim=True)
-        alike: dict[tuple[int, int, torch.dtype], dict[str, Tensor]] = {}
+        env = torch.where(envs, torch.arange(len(envs), device=envs.device), -1).amax(0, keepdim=True)
+        spans: dict[tuple[int, int], dict[torch.dtype, dict[str, Tensor]]] = {}
         for name, tensor, first in rows:
-            alike.setdefault((first, len(tensor), tensor.dtype), {})[name] = tensor
-        for (first, count, _), tensors in alike.items():
-            local, kept = env - first, [self._rows[name] for name in tensors]
-            joined = torch.cat([tensor.reshape(count, -1) for tensor in tensors.values()], dim=1)
-            row = joined.index_select(0, local.clamp(0, count - 1)).view(-1)
-            copy_rows_(kept, parted(row, kept), (env >= 0) & (local >= 0) & (local < count))
+            span = spans.setdefault((first, len(tensor)), {})
+            span.setdefault(tensor.dtype, {})[name] = tensor
+        for (first, count), kinds in spans.items():
+            local = env - first
+            inside, local = (env >= 0) & (local >= 0) & (local < count), local.clamp(0, count - 1)
+            for tensors in kinds.values():
+                numbers = torch.cat([tensor.reshape(count, -1) for tensor in tensors.values()], dim=1)
+                kept = [self._rows[name] for name in tensors]
+                copy_rows_(kept, parted(numbers.index_select(0, local).view(-1), kept), inside)
         self._where.copy_(torch.where(env >= 0, torch.cat([env, position]), self._where))
 
     def tensors(self) -> list[Tensor]:

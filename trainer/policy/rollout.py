@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op
+from esper_overwatch.trainer.compute.cuda_graphs import copy_all_
 from esper_overwatch.trainer.compute.process_group import ProcessGroup
 
 from .observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
@@ -88,11 +89,10 @@ class Rollout:
 
     def store(self, t: int, decision: Decision, reward: Tensor) -> None:
         """Keep the decision of epoch t (0-based) and the reward [N] that it earned."""
-        for name, row in vars(decision.observation).items():
-            getattr(self.observation, name)[t] = row
-        for name in ("legal", "actions", "log_prob", "value", "reset", "plan", "free"):
-            getattr(self, name)[t] = getattr(decision, name)
-        self.reward[t] = reward
+        names = "legal", "actions", "log_prob", "value", "reset", "plan", "free"
+        rows = vars(decision.observation) | {name: getattr(decision, name) for name in names}
+        columns = vars(self.observation) | {name: getattr(self, name) for name in names}
+        copy_all_([*(columns[name][t] for name in rows), self.reward[t]], [*rows.values(), reward])
 
     def envs(self, index: Tensor) -> Rollout:
         """A copy of the complete sequences of the envs int64 [n]."""
