@@ -298,9 +298,10 @@ class _Pooled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         batch, channels, height, width = ctx.shape
-        each = grad.new_empty(batch, *grad.shape[::2])
-        torch.div(grad.transpose(0, 1), height * width, out=each)
-        each = each.view(batch, channels, 1, 1)
+        by_image, room = grad.transpose(0, 1), None
+        if not torch.compiler.is_compiling():  # which cannot write into given memory; one operation, not two
+            room = torch.empty_like(by_image, memory_format=torch.contiguous_format)
+        each = torch.div(by_image, height * width, out=room).reshape(batch, channels, 1, 1)
         if grad.device.type != "cpu":
             return each.expand(ctx.shape), None
         spread = torch.empty(ctx.shape, dtype=grad.dtype, memory_format=torch.channels_last)
