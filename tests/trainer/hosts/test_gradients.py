@@ -57,7 +57,7 @@ def test_norms_in_pieces_are_those_in_float64(shape: tuple[int, ...], scale: flo
     torch.testing.assert_close(row_norms([tensor])[0], expected, rtol=1e-12, atol=0.0)
 
 
-def test_what_a_gpu_does_with_all_rows_together_is_the_same() -> None:
+def test_all_rows_together_are_as_one_by_one() -> None:
     tensors = [random((3, 5, 2)), random((3, 7)), random((3, 1, 4, 4))]
     tensors[1][1, 3] = float("nan")
     torch.testing.assert_close(
