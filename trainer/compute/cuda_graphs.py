@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -66,6 +66,12 @@ Check = Callable[[list[Tensor], list[Tensor]], str]
 Changes = Callable[[], Sequence[Tensor]]
 
 
+@cache
+def _side_stream(device: int) -> torch.cuda.Stream:
+    """One for all captures: what is made once for a stream is made on few of them."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 def capture_cuda(
     work: Callable[[], Any], warm_up: Callable[[], Any], memory: GraphMemory
 ) -> tuple[Replay, Any]:
@@ -81,7 +87,7 @@ def capture_cuda(
     here = torch.cuda.current_stream()
     side = here
     if here == torch.cuda.default_stream():  # which cannot be captured
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = _side_stream(torch.cuda.current_device())
         side.wait_stream(here)
     with torch.cuda.stream(side):
         for _ in range(NUM_WARM_UP_CALLS):

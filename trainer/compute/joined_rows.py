@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from typing import ParamSpec
 
 import torch
 from torch import Tensor
@@ -11,13 +11,30 @@ from torch import Tensor
 from .stacked_ops import expand_rows
 from .torch_private import copy_each_
 
+P = ParamSpec("P")
 
-@cache
-def rows_of_numbers(n: int, widths: tuple[int, ...], device: torch.device) -> Tensor:
-    """The row of each number of T tensors [n, P], one behind the other, among their T*n rows: int32.
 
-    Made once, before a graph that reads it is captured.
+def made_once(make: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Keep what a function makes, for each stream: on another one it may not be ready.
+
+    The first call comes before a graph that reads it is captured; the last argument is the device.
     """
+    made: dict[tuple[object, ...], Tensor] = {}
+
+    def get(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        device = args[-1]
+        assert isinstance(device, torch.device)
+        key = (torch.cuda.current_stream(device) if device.type == "cuda" else None, *args)
+        if key not in made:
+            made[key] = make(*args, **kwargs)
+        return made[key]
+
+    return get
+
+
+@made_once
+def rows_of_numbers(n: int, widths: tuple[int, ...], device: torch.device) -> Tensor:
+    """The row of each number of T tensors [n, P], one behind the other, among their T*n rows: int32."""
     rows = torch.arange(len(widths) * n, dtype=torch.int32, device=device).view(-1, n, 1)
     each = zip(rows, widths, strict=True)
     return torch.cat([of.expand(-1, width).reshape(-1) for of, width in each])

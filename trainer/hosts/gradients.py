@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, reduce
+from functools import reduce
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from esper_overwatch.trainer.compute.joined_rows import joined, parted, spread
+from esper_overwatch.trainer.compute.joined_rows import joined, made_once, parted, spread
 from esper_overwatch.trainer.compute.stacked_ops import expand_rows
 from esper_overwatch.trainer.config.seed_options import GatesConfig
 
@@ -57,9 +57,9 @@ def scaled_together(tensors: Sequence[Tensor], factor_TN: Tensor) -> list[Tensor
     return parted(joined(tensors) * spread(factor_TN, tensors), tensors)
 
 
-@cache
+@made_once
 def _offsets(n: int, widths: tuple[int, ...], device: torch.device) -> Tensor:
-    """Where the parts of n rows begin, and where the last one ends; made once, before a graph is captured."""
+    """Where the parts of n rows begin, and where the last one ends."""
     starts = torch.stack([torch.full((), at, device=device) for at in accumulate(widths, initial=0)])
     rows = torch.arange(n, device=device).unsqueeze(1) * sum(widths)
     return torch.cat([(rows + starts[:-1]).view(-1), starts[-1:] * n])
