@@ -219,10 +219,11 @@ class FakeCuda:
         self.calls: list[str] = []
         self.pools: list[object] = []
         self.current, self.captured_on, self.warning, self.fails = current, "", "", False
-        for name in ("current_stream", "default_stream", "Stream", "stream", "graph", "CUDAGraph"):
+        for name in ("current_stream", "default_stream", "current_device", "stream", "graph", "CUDAGraph"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, f"_{name}"))
         clear = lambda: self.calls.append("clear")  # noqa: E731
         monkeypatch.setattr(cuda_graphs, "clear_cublas_workspaces", clear)
+        monkeypatch.setattr(cuda_graphs, "_side_stream", lambda device: FakeStream("new"))
 
     def _current_stream(self) -> Any:
         return FakeStream(self.current)
@@ -230,8 +231,8 @@ class FakeCuda:
     def _default_stream(self) -> Any:
         return FakeStream("default")
 
-    def _Stream(self) -> Any:
-        return FakeStream("new")
+    def _current_device(self) -> int:
+        return 0
 
     @contextmanager
     def _stream(self, stream: Any) -> Iterator[None]:
