@@ -1,4 +1,7 @@
-"""Rows of several tensors [n, ...] at once: on a GPU in a few operations, not some for each tensor."""
+"""Rows of several tensors [n, ...] at once: on a GPU in a few operations, not some for each tensor.
+
+A large tensor goes alone: an operation more costs less than a copy of it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,17 @@ from .stacked_ops import expand_rows
 from .torch_private import copy_each_
 
 P = ParamSpec("P")
+MAX_JOINED_NUMBERS = 1 << 22
+"""In a tensor that is joined with others."""
+
+
+def portions(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Places of the tensors that are treated together: on a GPU small ones of a dtype, others each alone."""
+    found: dict[torch.dtype | int, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        is_small = tensor.device.type != "cpu" and tensor.numel() <= MAX_JOINED_NUMBERS
+        found.setdefault(tensor.dtype if is_small else place, []).append(place)
+    return list(found.values())
 
 
 def made_once(make: Callable[P, Tensor]) -> Callable[P, Tensor]:
@@ -60,16 +74,9 @@ def spread(rows: Tensor, like: Sequence[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def copy_rows_(targets: Sequence[Tensor], sources: Sequence[Tensor], where: Tensor) -> None:
-    """Copy the rows bool [n] of each source [n, ...] into its target."""
-    if where.device.type == "cpu":
-        for target, source in zip(targets, sources, strict=True):
-            torch.where(expand_rows(where, target), source, target, out=target)
-        return
-    for kind in dict.fromkeys(t.dtype for t in targets):
-        mine, theirs = (
-            [t.detach() for t, target in zip(part, targets, strict=True) if target.dtype == kind]
-            for part in (targets, sources)
-        )
+    """Copy the rows bool [n] of each source [n, ...] into its target, of the same dtype."""
+    for places in portions(targets):
+        mine, theirs = ([part[i].detach() for i in places] for part in (targets, sources))
         if len(mine) == 1:
             torch.where(expand_rows(where, mine[0]), theirs[0], mine[0], out=mine[0])
         else:
@@ -78,9 +85,10 @@ def copy_rows_(targets: Sequence[Tensor], sources: Sequence[Tensor], where: Tens
 
 @torch.no_grad()
 def zero_rows_(targets: Sequence[Tensor], where: Tensor) -> None:
-    """Zero the rows bool [n] of tensors [n, ...] of one dtype."""
-    if where.device.type == "cpu":
-        for target in targets:
-            target.masked_fill_(expand_rows(where, target), 0.0)
-        return
-    copy_each_(list(targets), parted(joined(targets).masked_fill_(spread(where, targets), 0.0), targets))
+    """Zero the rows bool [n] of tensors [n, ...]."""
+    for places in portions(targets):
+        mine = [targets[i] for i in places]
+        if len(mine) == 1:
+            mine[0].masked_fill_(expand_rows(where, mine[0]), 0.0)
+        else:
+            copy_each_(mine, parted(joined(mine).masked_fill_(spread(where, mine), 0.0), mine))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from esper_overwatch.trainer.compute.joined_rows import copy_rows_, parted
+from esper_overwatch.trainer.compute.joined_rows import copy_rows_, parted, portions
 
 Rows = Iterable[tuple[str, Tensor, int]]
 """(name, tensor [n, ...], global index of the env in its first row); groups share names."""
@@ -39,16 +39,17 @@ class FailedEnvCapture:
             position: int64 [2], round and epoch.
         """
         env = torch.where(envs, torch.arange(len(envs), device=envs.device), -1).amax(0, keepdim=True)
-        spans: dict[tuple[int, int], dict[torch.dtype, dict[str, Tensor]]] = {}
+        spans: dict[tuple[int, int], dict[str, Tensor]] = {}
         for name, tensor, first in rows:
-            span = spans.setdefault((first, len(tensor)), {})
-            span.setdefault(tensor.dtype, {})[name] = tensor
-        for (first, count), kinds in spans.items():
+            spans.setdefault((first, len(tensor)), {})[name] = tensor
+        for (first, count), tensors in spans.items():
             local = env - first
             inside, local = (env >= 0) & (local >= 0) & (local < count), local.clamp(0, count - 1)
-            for tensors in kinds.values():
-                numbers = torch.cat([tensor.reshape(count, -1) for tensor in tensors.values()], dim=1)
-                kept = [self._rows[name] for name in tensors]
+            names, flat = list(tensors), [tensor.reshape(count, -1) for tensor in tensors.values()]
+            for places in portions(flat):
+                part = [flat[i] for i in places]
+                numbers = part[0] if len(part) == 1 else torch.cat(part, dim=1)
+                kept = [self._rows[names[i]] for i in places]
                 copy_rows_(kept, parted(numbers.index_select(0, local).view(-1), kept), inside)
         self._where.copy_(torch.where(env >= 0, torch.cat([env, position]), self._where))
 

@@ -6,7 +6,7 @@ since torch makes a float64 copy of whatever it sums up in float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from itertools import accumulate
@@ -14,7 +14,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from esper_overwatch.trainer.compute.joined_rows import joined, made_once, parted, spread
+from esper_overwatch.trainer.compute.joined_rows import joined, made_once, parted, portions, spread
 from esper_overwatch.trainer.compute.stacked_ops import expand_rows
 from esper_overwatch.trainer.config.seed_options import GatesConfig
 
@@ -27,17 +27,24 @@ MAX_ACTIVATION_PIECE_NUMBERS = 2**15
 
 
 def row_norms(tensors: Sequence[Tensor]) -> Tensor:
-    """L2 norm of each row of each tensor: float64 [T, n] from T tensors [n, ...].
+    """L2 norm of each row of each tensor: float64 [T, n] from T tensors [n, ...]."""
+    return _norms(tensors, _row_norms)
 
-    On a GPU a few operations, where it would else have one for each tensor.
-    """
-    if tensors[0].device.type == "cpu":
-        return torch.stack([_row_norms(t) for t in tensors])
-    return norms_together(tensors)
+
+def _norms(tensors: Sequence[Tensor], alone: Callable[[Tensor], Tensor]) -> Tensor:
+    """`row_norms`, given how the rows of a tensor are measured that is not joined with others."""
+    norms: dict[int, Tensor] = {}
+    for places in portions(tensors):
+        part = [tensors[i] for i in places]
+        found = alone(part[0]).unsqueeze(0) if len(part) == 1 else norms_together(part)
+        if len(part) == len(tensors):
+            return found
+        norms |= zip(places, found, strict=True)
+    return torch.stack([norms[i] for i in range(len(tensors))])
 
 
 def norms_together(tensors: Sequence[Tensor]) -> Tensor:
-    """`row_norms` as a GPU computes them."""
+    """`row_norms` of small tensors on a GPU."""
     rows = torch.cat([t.reshape(len(t), -1) for t in tensors], dim=1)
     offsets = _offsets(len(rows), tuple(t[0].numel() for t in tensors), rows.device)
     squares = rows.double().square_().view(-1)
@@ -45,16 +52,19 @@ def norms_together(tensors: Sequence[Tensor]) -> Tensor:
     return sums.sqrt_().view(len(rows), -1).t()
 
 
-def scaled_rows(tensors: Sequence[Tensor], factor_TN: Tensor) -> Sequence[Tensor]:
-    """Each row of T tensors [n, ...] times a factor; on a GPU together, as in `row_norms`."""
-    if factor_TN.device.type == "cpu":
-        return [t * expand_rows(factor, t) for t, factor in zip(tensors, factor_TN, strict=True)]
-    return scaled_together(tensors, factor_TN)
+def scaled_rows(tensors: Sequence[Tensor], factors: Sequence[Tensor]) -> list[Tensor]:
+    """Each row of T tensors [n, ...] times a factor, [n] for each tensor."""
+    scaled: dict[int, Tensor] = {}
+    for places in portions(tensors):
+        part, by = ([given[i] for i in places] for given in (tensors, factors))
+        found = [part[0] * expand_rows(by[0], part[0])] if len(part) == 1 else scaled_together(part, by)
+        scaled |= zip(places, found, strict=True)
+    return [scaled[i] for i in range(len(tensors))]
 
 
-def scaled_together(tensors: Sequence[Tensor], factor_TN: Tensor) -> list[Tensor]:
-    """`scaled_rows` as a GPU computes them."""
-    return parted(joined(tensors) * spread(factor_TN, tensors), tensors)
+def scaled_together(tensors: Sequence[Tensor], factors: Sequence[Tensor]) -> list[Tensor]:
+    """`scaled_rows` of small tensors on a GPU."""
+    return parted(joined(tensors) * spread(torch.stack(list(factors)), tensors), tensors)
 
 
 @made_once
@@ -85,10 +95,8 @@ def pieces(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def collected_norms(tensors: Sequence[Tensor]) -> Tensor:
-    """`row_norms`, on a CPU in pieces: slower where rows are long, without a copy of them."""
-    if tensors[0].device.type != "cpu":
-        return row_norms(tensors)
-    return torch.stack([_norm(t) for t in tensors])
+    """`row_norms` in pieces: slower where rows are long, without a copy of them."""
+    return _norms(tensors, _norm)
 
 
 def _norm(tensor: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from esper_overwatch.trainer.compute.joined_rows import joined, parted, spread
+from esper_overwatch.trainer.compute.joined_rows import MAX_JOINED_NUMBERS, joined, parted, portions, spread
 
 
 def test_joined_numbers_come_apart_again_and_know_their_rows() -> None:
@@ -16,3 +16,15 @@ def test_joined_numbers_come_apart_again_and_know_their_rows() -> None:
     each = torch.arange(9).view(3, 3)
     for number, found in enumerate(parted(spread(each, tensors), tensors)):
         assert torch.equal(found.reshape(3, -1)[:, 0], each[number])
+
+
+def test_large_tensors_are_not_joined_with_others() -> None:
+    """They would be copied; and on a CPU none is."""
+
+    def tensor(count: int, dtype: torch.dtype = torch.float32, device: str = "meta") -> torch.Tensor:
+        return torch.empty(2, count, dtype=dtype, device=device)
+
+    large = MAX_JOINED_NUMBERS // 2 + 1
+    given = [tensor(3), tensor(large), tensor(5, torch.int64), tensor(large - 1), tensor(large)]
+    assert portions(given) == [[0, 3], [1], [2], [4]]
+    assert portions([tensor(3, device="cpu")] * 2) == [[0], [1]]
