@@ -56,6 +56,11 @@ class EventLog(Protocol):
         """Whole events behind these numbers per stream, as far as they can be read without the daemon."""
         return iter(())
 
+    @property
+    def is_over(self) -> bool:
+        """Whether a run on this machine has ended in order, so that nothing comes."""
+        return False
+
     def check(self) -> None:
         """Raise RunNotFound where a run on this machine is gone; a machine shows as a lost connection."""
         return
@@ -94,6 +99,11 @@ class JournalEvents(EventLog):
 
     def since(self, after: Mapping[str, int]) -> Iterator[Event]:
         return self.read(JournalRange(after=after), on_bad=lambda *_: None)
+
+    @property
+    def is_over(self) -> bool:
+        run = find_run(self.name)
+        return not run.is_live and run.state != "DIED"
 
     def check(self) -> None:
         folder = self._journal.parent
@@ -198,8 +208,8 @@ class Following:
         while self._is_joining and time.monotonic() < end:
             self._early += self._subscriber.drain()
             self._subscriber.wait(0.05)
-        has_ended = self._subscriber.state == "ended"
-        self.is_joined = has_ended or any(isinstance(item, Reset) for item in self._early)
+        self._is_over = self._subscriber.state == "ended" or log.is_over
+        self.is_joined = self._is_over or any(isinstance(item, Reset) for item in self._early)
 
     @property
     def _is_joining(self) -> bool:
@@ -216,8 +226,9 @@ class Following:
             RunNotFound: the run is gone from this machine.
         """
         last = dict(after)
-        is_over = False
-        while not is_over:
+        if not self.is_joined and self._subscriber.problem:
+            on_lost(self._subscriber.problem)
+        while not self._is_over:
             early, self._early = self._early, []
             for item in chain(early, self._subscriber.items(QUIET_SECONDS)):
                 if isinstance(item, LinkChanged) and item.state == "lost":
@@ -227,7 +238,7 @@ class Following:
                         yield from _newer(self._log.since(last), last)
                     yield from _newer([item], last)
             self._log.check()
-            is_over = self._subscriber.state == "ended"
+            self._is_over = self._subscriber.state == "ended"
         yield from _newer(self._log.since(last), last)
 
     def close(self) -> None:

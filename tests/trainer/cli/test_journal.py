@@ -144,6 +144,14 @@ def test_tail_follows_to_the_end(server: Server, address: str) -> None:
     assert len(set(numbers)) == len(numbers)
 
 
+def test_tail_of_a_run_that_has_ended_waits_for_nothing(server: Server) -> None:
+    settled(server)
+    server.close()
+    server.run.release()
+    result = esper("tail", "-f", "-n", "2", "alpha")
+    assert (result.exit_code, result.output.count("\n")) == (0, 2), result.output
+
+
 @pytest.mark.parametrize("is_remote", [False, True])
 def test_tail_of_a_run_that_ends_at_once(
     server: Server, address: str, monkeypatch: pytest.MonkeyPatch, *, is_remote: bool
