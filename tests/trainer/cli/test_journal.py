@@ -145,6 +145,7 @@ def test_tail_follows_to_the_end(server: Server, address: str) -> None:
 
 
 def test_tail_of_a_run_that_has_ended_waits_for_nothing(server: Server) -> None:
+    server.emitter.emit(ev.RunStopped(reason="finished", exit_code=0, rounds=1))
     settled(server)
     server.close()
     server.run.release()
