@@ -6,6 +6,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,9 @@ from esper_overwatch.trainer.compute.stacked_ops import PRODUCTS
 from esper_overwatch.trainer.compute.torch_private import compile_pointwise
 from esper_overwatch.trainer.hosts.cnn import FOLDED_NORM
 from esper_overwatch.trainer.seeds.blend import AUDIBLE_SUM, MIXED_BLEND, MIXED_GRADIENT
+from tests.gpu.nvrtc import compile_source, find_nvrtc
 
-COMPILER = shutil.which("c++")
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+COMPILER, NVRTC = shutil.which("c++"), find_nvrtc()
 
 
 def compiled(formula: FusedFormula, ins: list[Tensor], results: int, folder: Path) -> list[Tensor]:
@@ -71,6 +72,28 @@ FORMULAS = {
 }
 
 
+@pytest.mark.skipif(NVRTC is None, reason="needs NVIDIA's compiler: pip install nvidia-cuda-nvrtc")
+@pytest.mark.parametrize(
+    ("name", "kind"), [*product(sorted(FORMULAS.keys() - {"mix"}), ("float", "double")), ("mix", "long long")]
+)
+def test_nvidias_compiler_takes_the_code(name: str, kind: str) -> None:
+    code = FORMULAS[name].code
+    found = re.search(r"void (\w+)\(([^)]*)\)", code)
+    assert found is not None
+    assert NVRTC is not None
+    count = found[2].count("T ") + found[2].count("T& ")
+    taken, given = (", ".join(f"{part}{i}" for i in range(count)) for part in (f"{kind} *x", "*x"))
+    kernel = f'extern "C" __global__ void run({taken}) {{ {found[1]}<{kind}>({given}); }}'
+    assert compile_source(NVRTC, f"{code}\n{kernel}") == ""
+
+
+@pytest.mark.skipif(NVRTC is None, reason="needs NVIDIA's compiler: pip install nvidia-cuda-nvrtc")
+def test_nvidias_compiler_refuses_what_is_not_declared() -> None:
+    assert NVRTC is not None
+    assert "undefined" in compile_source(NVRTC, 'extern "C" __global__ void run() { nothing(); }')
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("name", FORMULAS)
 def test_code_computes_what_operations_do(name: str, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(3)
