@@ -36,6 +36,7 @@ def main(extras: str) -> None:
     if not PYTHON.exists():
         print(f"== making .venv with {sys.executable} {sys.version.split()[0]}", flush=True)
         venv.create(".venv", with_pip=True, symlinks=True)
+    refuse_old(PYTHON)
     this = ["-e", f".[{extras}]"]
     torch = choose_torch()
     print("== asking what there is to fetch", flush=True)
@@ -48,6 +49,16 @@ def main(extras: str) -> None:
     # What is never imported is not compiled: 250 MB less in .venv.
     done = subprocess.run([PYTHON, *PIP, "install", "--no-compile", "--no-deps", *map(pin, wanted), *this])
     sys.exit(done.returncode)
+
+
+def refuse_old(python: str | Path) -> None:
+    """One line in place of pip's complaints about packages that this interpreter cannot have."""
+    code = "import sys; print('%d.%d' % sys.version_info[:2], sys.version_info >= (3, 11))"
+    version, new = subprocess.check_output([python, "-c", code], text=True).split()
+    if new != "True":
+        sys.exit(
+            f"{python} is Python {version}; 3.11 or newer is needed: make clean; make run PYTHON=python3.11"
+        )
 
 
 def choose_torch() -> str:

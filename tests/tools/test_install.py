@@ -76,3 +76,12 @@ def test_a_wrong_choice_is_refused(
     with pytest.raises(SystemExit) as caught:
         install.choose_torch()
     assert caught.value.code == words
+
+
+def test_an_environment_of_an_old_python_is_refused(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 3.10 False\n")
+    python.chmod(0o700)
+    install.refuse_old(sys.executable)
+    with pytest.raises(SystemExit, match=r"is Python 3\.10; 3\.11 or newer is needed"):
+        install.refuse_old(python)
