@@ -442,9 +442,8 @@ class Daemon:
         self.recorder.report_active_anomalies()
         self.plan.report_in_force()
         self._provenance = ProvenanceReport(self.server.emitter.emit)
-        if not is_detached():
-            run = self.run
-            print(clean_text(f"run {run.name} ({run.id}) on {self.device}: {run.path}"), file=sys.stderr)
+        run = self.run
+        print(clean_text(f"run {run.name} ({run.id}) on {self.device}: {run.path}"), file=sys.stderr)
 
 
 def _open_metrics(config: MetricsConfig) -> MetricsListener | None:
