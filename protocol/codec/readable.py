@@ -29,10 +29,26 @@ def format_result(value: dict[str, Any], *, indent: int = 0) -> list[str]:
         if isinstance(item, dict):
             lines += format_result(item, indent=indent + 2)
             continue
+        if table := _table_of(item, MAX_RESULT_COLUMNS - indent - 2):
+            lines += [" " * (indent + 2) + row for row in table]
+            continue
         for one in item:
             part = _phrase_of(one)
             lines += format_result(one, indent=indent + 2) if part is None else [" " * (indent + 2) + part]
     return lines
+
+
+def _table_of(rows: list[Any], columns: int) -> list[str]:
+    """Groups with the same keys as a table with these for a header; empty where it is none, or too wide."""
+    if len(rows) < 2 or any(not isinstance(row, dict) or [*row] != [*rows[0]] for row in rows):
+        return []
+    cells = [[*rows[0]], *([_phrase_of(value) for value in row.values()] for row in rows)]
+    if any(cell is None for row in cells for cell in row):
+        return []
+    widths = [max(len(cell or "") for cell in column) for column in zip(*cells, strict=True)]
+    if sum(widths) + 2 * len(widths) > columns:
+        return []
+    return ["  ".join(map(str.ljust, map(str, row), widths)).rstrip() for row in cells]
 
 
 def _phrase_of(item: Any) -> str | None:

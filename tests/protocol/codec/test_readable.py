@@ -40,3 +40,15 @@ def test_times_of_the_wall_are_dates_and_clocks(monkeypatch: pytest.MonkeyPatch)
         "seen 2026-11-22 15:38:14",
         "requests 12",
     ]
+
+
+def test_groups_with_the_same_keys_are_a_table() -> None:
+    top = [{"name": "aten::sum", "calls": 186}, {"name": "evaluate: _LinearBackward", "calls": 24}]
+    assert format_result({"top": top}) == [
+        "top",
+        "  name                       calls",
+        "  aten::sum                  186",
+        "  evaluate: _LinearBackward  24",
+    ]
+    wide = [{"name": "n n" * 40, "on": "cpu"}] * 2
+    assert format_result({"top": wide}).count("  on               cpu") == 2
