@@ -251,7 +251,8 @@ class Session:
                 rounds = f"; it finished {self.state.rounds_done} rounds" if after_round else ""
                 raise self._problem or RunEnded(f"{link_text(link)}{rounds}")
             if link.state == "lost" or (link.state == "connecting" and waited > ANSWER_SECONDS):
-                raise NoReply(link_text(link))
+                silence = ": ".join(filter(None, (f"run {link.name} does not answer", link.problem)))
+                raise NoReply(link_text(link) if link.outcome else silence)
             time.sleep(POLL_SECONDS)
         self.tick()
         if self._problem is not None:

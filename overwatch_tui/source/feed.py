@@ -177,6 +177,10 @@ class LiveFeed:
             link.trainer = heartbeat.trainer.state
             link.trainer_age_seconds = heartbeat.trainer.beat_age_ms / 1000 + (source.age or 0.0)
         link.problem = source.problem or ""
+        if source.run is not None and self.journal and link.state in ("connecting", "stale", "lost"):
+            from esper_overwatch.protocol.machine.processes import describe_stop  # loads psutil
+
+            link.problem = link.problem or describe_stop(source.run.pid)
         link.farewell = (heartbeat.bye if heartbeat is not None else None) or ""
         is_gone = link.state == "lost" and self._source.is_gone and link.name is not None
         self._outcome.update_link(link, is_over=is_gone or link.state == "ended", has_died=is_gone)

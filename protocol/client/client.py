@@ -345,10 +345,9 @@ class Client:
             pid = f" (pid {self.run.pid})" if self.run.pid else ""
             text = f"run {self.run.name}{pid} did not answer {method} within {deadline_s:g} s"
             if self.run.journal is not None:  # on this machine
-                from esper_overwatch.protocol.machine.processes import is_stopped  # loads psutil
+                from esper_overwatch.protocol.machine.processes import describe_stop  # loads psutil
 
-                if is_stopped(self.run.pid):
-                    text += f": it is stopped; kill -CONT {self.run.pid} lets it go on"
+                text = ": ".join(filter(None, (text, describe_stop(self.run.pid))))
             raise NoReply(text)
         if error := error_of(reply):
             is_of_deadline = error.kind == "deadline" or error.data.get("path") == "$.meta.deadline"

@@ -15,6 +15,11 @@ def is_stopped(pid: int | None) -> bool:
         return False
 
 
+def describe_stop(pid: int | None) -> str:
+    """What lets a daemon that `is_stopped` go on, for a message about its silence; empty if it is not."""
+    return f"it is stopped; kill -CONT {pid} lets it go on" if is_stopped(pid) else ""
+
+
 def describe_holders(ports: Collection[int]) -> str:
     """Name the user's processes that listen on these TCP ports, for the end of a message; empty if none does.
 

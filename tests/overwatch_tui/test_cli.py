@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from click.testing import CliRunner, Result
 from esper_overwatch.overwatch_tui import session
 from esper_overwatch.overwatch_tui.cli import main
 from esper_overwatch.protocol.client.ssh_command import BEGIN, DAEMON_VARIABLE
+from tests.protocol.harness import DAEMON, freeze
 
 from . import journal
 from .runs import make_run
@@ -128,6 +131,19 @@ def test_an_ended_run_is_shown_as_it_ended(
         assert advice in strip
         data = json.loads(invoke("--once", "--json", *arguments).output)
         assert (data["link"], data["state"], data["round"]) == ("ended", word, 2)
+
+
+def test_a_stopped_daemon_is_named_with_the_way_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "ANSWER_SECONDS", 0.5)
+    words = [sys.executable, "-c", DAEMON, "alpha"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        freeze(process)
+        shown = invoke("--once", "alpha")
+        process.kill()
+    assert shown.exit_code == 3
+    assert f"run alpha does not answer: it is stopped; kill -CONT {process.pid} lets it go on" in shown.output
 
 
 def test_run_whose_rounds_are_done_needs_more(tmp_path: Path) -> None:
