@@ -307,11 +307,13 @@ def test_the_package_of_the_page_works(installed: Callable[..., None]) -> None:
     }
     installed("garden", _block(page, "# garden.py"), **modules)
     verify(blueprint("wave", "cnn").at(8, (4, 4)), 8, (4, 4))
-    mixture = load_task(TaskConfig(mixture=("stripes", "digits"), instances=2), torch.device("cpu"))
+    mixture = load_task(TaskConfig(mixture=("bars", "digits"), instances=2), torch.device("cpu"))
     assert isinstance(mixture, Mixture)
-    assert [len(task.datasets) for task in mixture.tasks] == [2, 1], "stripes takes a seed"
-    assert load("stripes").shape == (1, 8, 8)
-    assert load("rhyme", context=16).kind == "text"
+    assert [len(task.datasets) for task in mixture.tasks] == [2, 1], "bars takes a seed"
+    assert load("bars").shape == (1, 8, 8)
+    text = load("rhyme")
+    assert text.kind == "text"
+    assert len(text.train) // text.shape[1] > TaskConfig().batch_size, "a start with the defaults is refused"
 
 
 def _block(page: str, first_line: str) -> str:
