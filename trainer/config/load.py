@@ -148,11 +148,10 @@ OPTIONS = options()
 
 
 def _unknown(key: str, source: str) -> ConfigError:
-    near = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.5)
-    if not near:
-        same_leaf = [k for k in OPTIONS if k.rpartition(".")[2] == key.rpartition(".")[2]]
-        near = same_leaf[:1]
-    hint = f"; did you mean {near[0]}?" if near else "; `esper-daemon options --all` lists them"
+    same_leaf = [k for k in OPTIONS if k.rpartition(".")[2] == key.rpartition(".")[2]]
+    alike = difflib.get_close_matches(key, OPTIONS, n=2, cutoff=0.55)
+    near = " or ".join(list(dict.fromkeys(same_leaf + alike))[:3])
+    hint = f"; did you mean {near}?" if near else "; `esper-daemon options --all` lists them"
     return ConfigError(f"{source}: unknown key {key}{hint}")
 
 

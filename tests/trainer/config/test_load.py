@@ -43,6 +43,7 @@ def test_saved_configuration_is_the_base_of_a_resumed_run() -> None:
         (["seeds.gates=lax"], ["seeds.gates", "lax", "permissive, strict"]),
         (["host.channels=8,-1"], ["host.channels", "-1", "a list of 1 to 10 values"]),
         (["count=4"], ["unknown key count", "envs.count"]),
+        (["learning_rate=1"], ["did you mean host.learning_rate or seeds.learning_rate or ppo."]),
         (["envs.count"], ["key=value"]),
         (
             ["seeds.blueprints=norm,lora,norm"],
