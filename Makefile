@@ -6,6 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 # A third of the tests' time they wait for clocks and other processes: four at a time keep two cores busy.
 PYTEST := $(BIN)/python scripts/pytest-flaky -q -n 4 --dist worksteal
+MARKED ?= not slow and not soak and not nightly
 RUN ?= first-light
 PARTS := report daemon_rounds engine_worker monitors prior_art_worker
 # They need a device, a file of results, a checkout.
@@ -20,7 +21,7 @@ HAS_PYTHON = test -n "$(PYTHON)" || \
 # Kept bytecode halves the start of torch, and of the tests; some CI machines turn it off.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-all pytest pytest-all nightly lint ruff mypy bench docs site man clean
+.PHONY: run test test-all pytest nightly lint ruff mypy bench docs site man clean
 
 run: .venv/trainer
 	@scripts/run "$(RUN)"
@@ -29,16 +30,12 @@ run: .venv/trainer
 test: .venv/dev ruff
 	@$(MAKE) --no-print-directory -j 2 mypy pytest
 
-test-all: .venv/dev ruff
-	@$(MAKE) --no-print-directory -j 2 mypy pytest-all
+test-all:
+	@$(MAKE) --no-print-directory test MARKED='not soak and not nightly'
 
 pytest: .venv/dev
 	@echo "== pytest"
-	$(PYTEST)
-
-pytest-all: .venv/dev
-	@echo "== pytest, with the slow ones"
-	$(PYTEST) -m 'not soak and not nightly'
+	$(PYTEST) -m '$(MARKED)'
 
 nightly: .venv/dev
 	@echo "== the products"

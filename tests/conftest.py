@@ -31,6 +31,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _HANDLED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deal the slow tests out by file, as each worker's first: what xdist runs at the end is then short."""
+    if (workers := getattr(config, "workerinput", {"workercount": 1})["workercount"]) == 1:
+        return
+    total = len(items)
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    turns = {path: turn % workers for turn, path in enumerate(dict.fromkeys(item.path for item in slow))}
+    items.clear()
+    for worker in range(workers):
+        share = (total - len(items)) // (workers - worker)
+        mine = [item for item in slow if turns[item.path] == worker]
+        taken = max(0, share - len(mine))
+        items += [*mine, *quick[:taken]]
+        del quick[:taken]
+    items += quick
+
+
 def pytest_collection_finish() -> None:
     """Spare the garbage collector the modules and tests that stay until the end."""
     gc.collect()
