@@ -150,11 +150,16 @@ def test_every_command_says_what_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scikit_learn_alone_is_missed_where_its_images_are_wanted(tmp_path: Path) -> None:
-    code, stderr, told = answers(tmp_path, ["sklearn"], {"start": NEED_TRAINER["start"]})["start"]
+@pytest.mark.parametrize(
+    ("package", "more"), [("sklearn", ()), ("prometheus_client", ("--set", "metrics.listen=127.0.0.1:0"))]
+)
+def test_one_package_alone_is_missed_where_it_is_wanted(
+    tmp_path: Path, package: str, more: tuple[str, ...]
+) -> None:
+    code, stderr, told = answers(tmp_path, [package], {"start": [*NEED_TRAINER["start"], *more]})["start"]
     assert told
     assert code == 9
-    assert f"sklearn is not installed; install it with: {install_command('trainer')}" in stderr
+    assert f"{package} is not installed; install it with: {install_command(EXTRAS[package])}" in stderr
 
 
 @pytest.mark.parametrize("package", EXTRAS)

@@ -88,13 +88,6 @@ def test_the_trials_of_a_sweep(house: House, folder: Path) -> None:
     has_trained(house, folder, trial.name)
 
 
-def test_ranks_of_torchrun(house: House, folder: Path) -> None:
-    launch = ("--standalone", "--nproc-per-node", "2", "--no-python")
-    daemon = str(PROGRAMS / "esper-daemon")
-    run(house, folder, "torchrun", *launch, daemon, "start", "own", "--rounds", "1", *SETS)
-    has_trained(house, folder, "own")
-
-
 def test_the_terminal_of_a_browsers_page(house: House, folder: Path) -> None:
     pytest.importorskip("textual_serve", reason="the extra `serve` is not installed")
     from aiohttp import ClientSession, WSMsgType

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cases import nightly
-
-from .conftest import SMALL, House, eventually
+from .conftest import House, eventually
 
 EVALUATED = (
     "--set",
@@ -78,32 +76,3 @@ def test_killed_run_goes_on_to_the_same_evaluations(house: House) -> None:
         eventually(lambda: house.processes[-1].poll() is not None)
     assert evaluations(house, "killed") == evaluations(house, "whole")
     assert len(evaluations(house, "whole")) == len(POLICIES)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            ("evaluation.rounds=1", "evaluation.constant=norm"),
-            "evaluation.constant = norm: must name for each of the 2 slots one of",
-        ),
-        nightly(
-            ("evaluation.rivals=best",),
-            "evaluation.rivals = ['best']: must be a list of 0 to 4 values, each one of",
-        ),
-        nightly(("evaluation.rivals=fixed,fixed",), "evaluation.rivals = fixed, fixed: fixed is named twice"),
-        nightly(("evaluation.hosts=0",), "evaluation.hosts = '0': must be an integer from 1 to 4096"),
-        nightly(
-            ("policy.kind=constant",), "policy.constant = empty: must name for each of the 2 slots one of"
-        ),
-        (("policy.greedy=true",), "set policy.learn=false"),
-    ],
-)
-@pytest.mark.slow
-def test_bad_options_are_refused_in_a_line(house: House, options: tuple[str, ...], words: str) -> None:
-    sets = [word for item in (*SMALL, *options) for word in ("--set", item)]
-    result = house.daemon("start", "bad", "--rounds", "1", *sets)
-    assert result.returncode == 9
-    (line,) = result.stderr.strip().splitlines()
-    assert words in line
-    assert not house.run_folder("bad").exists()

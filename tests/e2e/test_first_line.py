@@ -19,14 +19,6 @@ from .conftest import TERMINAL, House, eventually
 from .terminal import Terminal
 
 WIDTHS = (80, 120, 200)
-LOOP = """
-import sys, time
-import esper_overwatch
-with esper_overwatch.publish("loop") as run:
-    for step in range(10**9):
-        run.log(step=step, loss=VALUE)
-        time.sleep(0.05)
-"""
 
 
 def first_line(house: House, name: str, width: int) -> str:
@@ -43,13 +35,19 @@ def lines_with(house: House, name: str, words: str) -> list[str]:
     ]
 
 
+def is_critical(house: House, name: str) -> bool:
+    """Whether the journal has an open incident of that severity; a terminal for each look costs a second."""
+    newest = {line["data"]["id"]: line["data"] for line in house.journal(name, "incident")}
+    return any(one["active"] and one["severity"] == "critical" for one in newest.values())
+
+
 @pytest.mark.slow
 def test_learning_rate_is_suspected_and_its_undo_works(house: House) -> None:
     house.spawn("r", "--set", "episode_epochs=24", "--set", "envs.count=8", "--rounds", "1000")
     eventually(lambda: house.journal("r", "round.finished"))
     assert "ok no incident is open" in first_line(house, "r", 80)
     assert house.daemon("param", "r", "host.learning_rate=10").returncode == 0
-    eventually(lambda: " CRIT " in first_line(house, "r", 80))
+    eventually(lambda: is_critical(house, "r"), every=0.5)
     assert house.daemon("pause", "r").returncode == 0  # or a training keeps a core busy
     narrow, middle, wide = lines_with(house, "r", " CRIT ")
     for line in (narrow, middle, wide):
@@ -60,23 +58,8 @@ def test_learning_rate_is_suspected_and_its_undo_works(house: House) -> None:
     assert house.daemon("call", "r", *incident["undo"].split()).returncode == 0
     assert house.daemon("resume", "r").returncode == 0
     eventually(lambda: house.ask("param", "r", "host.learning_rate")[0]["value"] == 0.05)
-    eventually(lambda: " CRIT " not in first_line(house, "r", 80))  # the dead end with the episode
-
-
-@pytest.mark.slow
-def test_nan_of_a_published_loop_is_said(house: House) -> None:
-    house.open("-c", LOOP.replace("VALUE", "float('nan') if step > 40 else 1.0 / (step + 1)"))
-    for line in lines_with(house, "loop", " CRIT "):
-        assert "not finite: loss" in line
-        assert line.rstrip().endswith("n guide")
-
-
-@pytest.mark.slow
-def test_loop_that_hangs_is_silent(house: House) -> None:
-    house.open("-c", LOOP.replace("VALUE", "time.sleep(600) if step > 60 else 1.0"))
-    for line in lines_with(house, "loop", "silent: "):
-        assert "no sign of life for " in line
-        assert line.rstrip().endswith("n guide")
+    eventually(lambda: not is_critical(house, "r"), every=0.5)  # the dead end with the episode
+    eventually(lambda: " CRIT " not in first_line(house, "r", 80))
 
 
 @pytest.mark.slow

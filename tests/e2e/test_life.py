@@ -48,42 +48,6 @@ def test_kill_9_leaves_journal_and_resume_continues_curve(house: House) -> None:
         assert numbers == sorted(set(numbers))
 
 
-@pytest.mark.slow
-def test_second_daemon_of_a_name_learns_holder(house: House) -> None:
-    first = house.spawn("one")
-    second = house.daemon("start", "--resume", "one")
-    assert second.returncode == 8
-    assert str(first.pid) in second.stderr
-    assert "one" in second.stderr
-    assert len(second.stderr.splitlines()) == 1
-    assert house.ask("status", "one")["state"] == "TRAINING"
-
-
-@pytest.mark.slow
-def test_start_over_ended_run_is_refused_with_advice(house: House) -> None:
-    house.spawn("done", "--rounds", "1").wait(300)
-    again = house.daemon("start", "done")
-    assert again.returncode == 8
-    assert "--resume done" in again.stderr
-
-
-@pytest.mark.slow
-def test_runs_side_by_side_are_listed_and_addressable_by_prefix(house: House) -> None:
-    names = ["a-run", "b-run", "c-run"]
-    for name in names:
-        sets = [word for item in SMALL for word in ("--set", item)]
-        assert house.daemon("start", name, "--detach", *sets).returncode == 0
-    listed = house.ask("list")
-    assert {run["name"] for run in listed} == set(names)
-    assert len({run["id"] for run in listed}) == len(names)
-    for run in listed:
-        assert house.ask("status", run["name"][:2])["name"] == run["name"]
-        assert house.ask("status", run["id"][:6])["name"] == run["name"]
-        assert house.daemon("stop", run["name"]).returncode == 0
-    assert house.ask("list") == []
-    assert {run["name"] for run in house.ask("list", "--all")} == set(names)
-
-
 def test_sigterm_saves_and_says_so(house: House) -> None:
     process = house.spawn("term")
     process.send_signal(signal.SIGTERM)
@@ -97,11 +61,14 @@ def test_sigterm_saves_and_says_so(house: House) -> None:
 
 
 @pytest.mark.slow
-def test_run_whose_rounds_are_done_tells_that_it_stops(house: House) -> None:
+def test_run_whose_rounds_are_done_stops_and_only_resumes(house: House) -> None:
     assert house.spawn("done", "--rounds", "1").wait(300) == 0
     states = [e["data"] for e in house.journal("done", "run.state")]
     assert states[-1] == {"state": "STOPPING", "reason": "1 rounds are done"}
     assert house.journal("done")[-1]["type"] == "run.stopped"
+    again = house.daemon("start", "done")
+    assert again.returncode == 8
+    assert "--resume done" in again.stderr
 
 
 @pytest.mark.slow
@@ -114,6 +81,7 @@ def test_detached_start_says_its_name_or_its_failure(house: House) -> None:
     assert (started.returncode, started.stderr.partition(" (")[0]) == (0, "run good")
     taken = house.daemon("start", "--detach", "--resume", "good")
     assert taken.returncode == 8
+    assert str(house.ask("status", "good")["pid"]) in taken.stderr
     status = house.ask("status", "good")
     assert json.dumps(status)
     assert house.daemon("stop", "good").returncode == 0

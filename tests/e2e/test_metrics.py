@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 import socket
-import sys
-import textwrap
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 
-from esper_overwatch.protocol.extras import install_command
 from tests.trainer.metrics.promtool import run_promtool
 
 from .conftest import House, eventually
@@ -68,39 +64,6 @@ def test_taken_port_ends_the_start_with_one_line(house: House) -> None:
     assert f"metrics.listen = 127.0.0.1:{port}: cannot listen there" in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not house.run_folder("second").exists()
-
-
-def test_public_address_without_a_word_is_refused(house: House) -> None:
-    result = house.daemon("start", "--detach", "open", "--set", "metrics.listen=0.0.0.0:0")
-    assert result.returncode == 9
-    assert "metrics.allow_unauthenticated=true" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
-@pytest.mark.nightly
-def test_missing_extra_names_what_to_install(house: House, tmp_path: Path) -> None:
-    """As on an installation without the extra: a finder says of the package that it is not there."""
-    (tmp_path / "sitecustomize.py").write_text(
-        textwrap.dedent(
-            """
-            import sys
-
-            class Absent:
-                def find_spec(self, name, path=None, target=None):
-                    if name.partition(".")[0] == "prometheus_client":
-                        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-            sys.meta_path.insert(0, Absent())
-            """
-        )
-    )
-    house.environment["PYTHONPATH"] = f"{tmp_path}:{':'.join(path for path in sys.path if path)}"
-    result = house.daemon("start", "bare", "--set", "metrics.listen=127.0.0.1:0")
-    assert result.returncode == 9
-    line = f"prometheus_client is not installed; install it with: {install_command('metrics')}"
-    assert line in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-    assert house.daemon("start", "bare", "--rounds", "1", "--set", "envs.count=2").returncode == 0
 
 
 def test_resumed_run_listens_again_and_knows_its_checkpoint(house: House) -> None:

@@ -68,7 +68,7 @@ def test_a_run_is_steered_from_the_command_line(house: House) -> None:
     assert "cancelled" in table
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_what_cannot_be_steered_has_its_exit_code(house: House) -> None:
     house.spawn("steered", "--set", "policy.kind=no_growth", "--set", "envs.threads=1")
     for arguments, code, text in (
@@ -80,6 +80,10 @@ def test_what_cannot_be_steered_has_its_exit_code(house: House) -> None:
         (("cancel", "steered", "nothing"), 3, "no open command"),
         (("mark", "steered", ""), 5, "text"),
         (("mark", "nobody", "x"), 3, "nobody"),
+        (("resume", "steered"), 4, "paused"),
+        (("escalate", "steered", "--epochs", "0"), 5, "epochs"),
+        (("escalate", "steered", "--env", "99"), 5, "envs 0 to 3"),
+        (("checkpoint", "steered", "--tag", "a/b"), 5, "tag"),
     ):
         result = house.daemon(*arguments)
         assert (result.returncode, text in result.stderr) == (code, True), (arguments, result.stderr)

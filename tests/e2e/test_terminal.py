@@ -96,19 +96,6 @@ def test_who_takes_the_lease_commands_and_releases_it(house: House) -> None:
 
 
 @pytest.mark.slow
-def test_refusing_the_question_sends_nothing(house: House) -> None:
-    house.spawn("no")
-    with overwatch(house, "no") as tui:
-        tui.wait_for("LIVE")
-        for key in "TPXC":
-            tui.press(key)
-            tui.wait_for("y/N")
-            tui.press("n")
-            tui.wait_for(lambda text: "y/N" not in text)
-    assert house.journal("no", "command.accepted") == []
-
-
-@pytest.mark.slow
 def test_killing_the_tui_changes_nothing_and_a_new_one_joins(house: House) -> None:
     house.spawn("calm")
     with overwatch(house, "calm") as tui:
@@ -124,19 +111,6 @@ def test_killing_the_tui_changes_nothing_and_a_new_one_joins(house: House) -> No
         tui.press("y")
         tui.wait_for("PAUSED")
         assert house.ask("status", "calm")["state"] == "PAUSED"
-
-
-@pytest.mark.slow
-def test_tui_survives_daemon_kill_and_resume(house: House) -> None:
-    first = house.spawn("phoenix")
-    eventually(lambda: house.journal("phoenix", "checkpoint.saved"))
-    with overwatch(house, "phoenix") as tui:
-        tui.wait_for("LIVE")
-        first.kill()
-        first.wait()
-        tui.wait_for(lambda text: "LIVE" not in text)
-        house.spawn("phoenix", "--resume", "phoenix")
-        tui.wait_for("LIVE")
 
 
 @pytest.mark.slow

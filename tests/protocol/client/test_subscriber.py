@@ -219,16 +219,6 @@ def test_a_starting_run_is_waited_for(reader: Callable[..., Reader]) -> None:
         assert one.subscriber.state == "searching"
 
 
-@pytest.mark.slow
-def test_a_hundred_joins_under_load(server: Server) -> None:
-    with load(server, 5000):
-        for _ in range(100):
-            with Subscriber(streams=("log",)) as subscriber:
-                numbers = [e.seq for e, _ in zip(subscriber.events(), range(600), strict=False)]
-            assert numbers == list(range(numbers[0], numbers[0] + 600))
-            assert subscriber.stats.skipped == 0
-
-
 def test_a_frozen_neighbour_does_not_hold_a_reader_back(server: Server) -> None:
     context = zmq.Context()
     frozen = context.socket(zmq.SUB)
