@@ -16,6 +16,9 @@ import pytest
 from esper_overwatch.protocol.version import __version__
 
 ROOT = Path(__file__).parents[2]
+OWNED = ("trainer", "protocol", "overwatch_tui")
+"""Names of our folders that other projects have."""
+NO_COMPILER = {"CC": "/bin/false", "CXX": "/bin/false"}
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
 
 
@@ -65,6 +68,13 @@ def unpacked(sdist: Path, to: Path) -> Path:
     return to / f"esper_overwatch-{__version__}"
 
 
+@pytest.fixture(scope="module")
+def wheel(builder: Path, sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the sdist where no compiler is, as by `CC=/bin/false CXX=/bin/false pip install .`."""
+    folder = tmp_path_factory.mktemp("wheel")
+    return build(builder, "wheel", unpacked(sdist, folder), folder / "pure", **NO_COMPILER)
+
+
 def contents(wheel: Path) -> dict[str, int]:
     """Checksums of what is the same in each build; the record and compiled modules are not."""
     with zipfile.ZipFile(wheel) as archive:
@@ -77,20 +87,16 @@ def contents(wheel: Path) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_wheels_of_the_sdist_and_the_checkout_are_equal(
-    builder: Path, checkout: Path, sdist: Path, tmp_path: Path
+    builder: Path, checkout: Path, wheel: Path, tmp_path: Path
 ) -> None:
-    source = unpacked(sdist, tmp_path)
-    ours = contents(
-        build(builder, "wheel", source, tmp_path / "from-sdist", CC="/bin/false", CXX="/bin/false")
-    )
-    theirs = contents(
-        build(builder, "wheel", checkout, tmp_path / "direct", CC="/bin/false", CXX="/bin/false")
-    )
-    assert ours == theirs
-    assert {name.partition("/")[0] for name in ours} == {
-        "esper_overwatch",
-        f"esper_overwatch-{__version__}.dist-info",
-    }
+    ours = contents(wheel)
+    assert ours == contents(build(builder, "wheel", checkout, tmp_path / "direct", **NO_COMPILER))
+    info = f"esper_overwatch-{__version__}.dist-info"
+    assert {name.partition("/")[0] for name in ours} == {"esper_overwatch", info}
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read(f"{info}/top_level.txt").split() == [b"esper_overwatch"]
+        programs = archive.read(f"{info}/entry_points.txt").decode()
+    assert all(f"{name} = esper_overwatch." in programs for name in ("esper-daemon", "esper-tui"))
     tracked = {p.relative_to(ROOT / "trainer") for p in (ROOT / "trainer").rglob("*.py")}
     assert {f"esper_overwatch/trainer/{path}" for path in tracked} <= set(ours)
 
@@ -113,16 +119,15 @@ def test_sdist_has_what_a_packager_needs(sdist: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_programs_run_from_a_wheel_without_compiled_modules(
-    builder: Path, sdist: Path, tmp_path: Path
-) -> None:
-    """Where there is no compiler, as `CC=/bin/false CXX=/bin/false pip install .` has none."""
-    source = unpacked(sdist, tmp_path)
-    wheel = build(builder, "wheel", source, tmp_path / "pure", CC="/bin/false", CXX="/bin/false")
+def test_programs_of_a_wheel_run_beside_owners_of_our_names(wheel: Path, tmp_path: Path) -> None:
+    """Without compiled modules, and beside packages of others that we may not import."""
     installed = tmp_path / "installed"
     with zipfile.ZipFile(wheel) as archive:
         assert not [name for name in archive.namelist() if name.endswith(".so")]
         archive.extractall(installed)
+    for name in OWNED:
+        (installed / name).mkdir()
+        (installed / name / "__init__.py").write_text(f"raise SystemExit('{name} of another project')\n")
     environment = os.environ | {"PYTHONPATH": str(installed), "ESPER_HOME": str(tmp_path / "home")}
 
     def run(*arguments: str) -> str:
@@ -150,6 +155,9 @@ def test_programs_run_from_a_wheel_without_compiled_modules(
         *(word for one in (*small, "device=cpu") for word in ("--set", one)),
     )
     assert "r1" in run("-m", terminal, "--once", "pure")
+    run("-c", "from esper_overwatch import publish\nwith publish('mine') as run: run.log(step=1, loss=0.5)")
+    assert "mine" in run("-m", daemon, "list", "--all")
+    assert "loss" in run("-m", terminal, "--once", "mine")
 
 
 def test_containerfile_copies_and_installs_what_exists() -> None:

@@ -405,19 +405,6 @@ async def test_too_small_says_so_and_recovers() -> None:
 
 
 @in_loop
-async def test_daemon_restart_is_shown() -> None:
-    from esper_overwatch.protocol.client.items import LinkChanged, Reset
-
-    app = app_of(session(events(rounds=1)))
-    async with app.run_test(size=SMALL) as pilot:
-        feed_of(app).boot = "b2"
-        feed_of(app).items = [LinkChanged("live"), Reset("run digits-7f3a, new boot b2"), *events(rounds=1)]
-        app.tick()
-        await pilot.pause()
-        assert "the daemon restarted" in shown(app)
-
-
-@in_loop
 async def test_a_screenshot_is_written_as_svg_and_text(tmp_path: Path) -> None:
     with within(tmp_path):
         app = app_of()

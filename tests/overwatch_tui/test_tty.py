@@ -117,13 +117,6 @@ def test_slow_terminal_is_sent_fewer_frames(tmp_path: Path) -> None:
         assert tui.process.wait(300) == 0
 
 
-def test_small_terminal_asks_for_room_wide_one_has_columns(tmp_path: Path) -> None:
-    with playing(tmp_path, columns=79, lines=24) as tui:
-        tui.wait_for("needs 80x24")
-    with playing(tmp_path, "--speed", "50", columns=120, lines=40) as tui:
-        tui.wait_for("RETURN AND ACCURACY")
-
-
 def test_the_screen_after_fg_is_whole(tmp_path: Path) -> None:
     with playing(tmp_path, "--speed", "1000") as tui:
         tui.wait_for("ENDED")

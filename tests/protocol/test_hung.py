@@ -1,4 +1,4 @@
-"""A trainer that sleeps, one that holds the interpreter, clocks that are wrong, askers that are gone."""
+"""A trainer that holds the interpreter, clocks that are wrong, askers that are gone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ server.beat(1, 1)
 print("ready", flush=True)
 sys.stdin.readline()
 """
-SLEEPS = HANGS + "time.sleep(60)\n"
 HOLDS = HANGS + "import ctypes; ctypes.PyDLL(None).sleep(60)\n"  # PyDLL does not let the interpreter go
 SHIFTED = """
 import time
@@ -39,19 +38,6 @@ def go_on(process: Daemon) -> None:
     assert process.stdin is not None
     process.stdin.write(b"\n")
     process.stdin.flush()
-
-
-def test_paused_trainer_shows_in_heartbeat_and_command_notes(
-    daemon: Callable[..., Daemon], reader: Callable[..., Reader]
-) -> None:
-    process = daemon(script=SLEEPS)
-    one = reader("alpha", streams=("life",))
-    one.read(lambda: one.subscriber.state == "live")
-    go_on(process)
-    one.read(lambda: one.subscriber.heartbeat and one.subscriber.heartbeat.trainer.beat_age_ms > 1000)
-    assert one.subscriber.state == "live", "the daemon is well, its trainer is not"
-    with connect("alpha") as run:
-        assert "no sign of life" in run.pause()["note"]
 
 
 def test_trainer_holding_the_gil_gives_no_heartbeat_or_answer(

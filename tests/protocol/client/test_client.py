@@ -87,15 +87,6 @@ def test_what_cannot_be_done_is_an_error_that_says_why(trainer: Server) -> None:
     assert error.value.exit_code == 7
 
 
-def test_bad_parameters_are_refused(trainer: Server) -> None:
-    with (
-        connect() as run,
-        pytest.raises(RequestError, match="epochs must be a whole number, at least 1") as error,
-    ):
-        run.escalate(epochs=0)
-    assert error.value.exit_code == 5
-
-
 def test_questions(server: Server) -> None:
     with connect() as run:
         assert 0 < run.ping() < 5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from esper_overwatch.protocol.runs import RunFolder, find_run
 from esper_overwatch.protocol.server.request_handler import MAX_REQUEST_BYTES
 from esper_overwatch.protocol.server.server import Server
 from esper_overwatch.protocol.server.sockets import MAX_INBOUND_BYTES
-from tests.protocol.harness import DAEMON, Start, until
+from tests.protocol.harness import Start, until
 from tests.protocol.raw import Raw, ipc_path
 
 
@@ -382,18 +381,3 @@ def test_defect_in_wire_thread_is_logged_and_trainer_continues(
         server.emitter.emit(ev.RoundStarted(rounds=i))
     server.set_state("STOPPING")
     server.close()
-
-
-def test_killed_daemon_leaves_readable_journal_and_free_name(start: Start) -> None:
-    daemon = subprocess.Popen([sys.executable, "-c", DAEMON, "alpha"], stdout=subprocess.PIPE)
-    assert daemon.stdout is not None
-    assert daemon.stdout.readline()
-    until(lambda: find_run("alpha").path.joinpath("events.jsonl").stat().st_size > 50_000)
-    daemon.send_signal(signal.SIGKILL)
-    daemon.communicate()
-    server = start("alpha")
-    server.emitter.emit(ev.RoundStarted(rounds=0))
-    server.close()
-    seqs = [e.seq for e in read(server.run.events) if e.stream == "life"]
-    assert seqs == list(range(1, len(seqs) + 1))
-    assert len(seqs) > 100
