@@ -375,6 +375,7 @@ def test_a_range_is_found_in_whatever_segment(parts: list[tuple[Stream, int]], d
         found: list[tuple[int, bytes]] = []
         limit = data.draw(st.integers(1, 20_000))
         while part := journal.range(stream, first + len(found), end, limit=limit):
+            assert sum(len(line) for _, line in part[:-1]) < limit
             found += part
         seqs = range(first, min(end, last[stream]) + 1)
         assert found == [(seq, kept[stream, seq]) for seq in seqs]

@@ -95,34 +95,6 @@ def test_a_line_being_written_is_not_read_yet(tmp_path: Path) -> None:
     assert seqs(path) == [("life", 1)]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["life", "log"]), st.integers(0, 3000)), max_size=300), st.data())
-def test_a_range_is_found_wherever_it_lies(parts: list[tuple[Stream, int]], data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "events.jsonl"
-        journal = Journal(path)
-        last = {"life": 0, "log": 0}
-        lines: dict[tuple[str, int], bytes] = {}
-        for stream, size in parts:
-            last[stream] += 1
-            item = stamp(stream, last[stream], "x" * size)
-            lines[stream, item.first] = item.line(0)
-            journal.append([item])
-        if data.draw(st.booleans()):
-            journal.close()
-            journal = Journal(path)
-        stream = data.draw(st.sampled_from(["life", "log"]))
-        first = data.draw(st.integers(1, last[stream] + 2))
-        end = data.draw(st.integers(first, last[stream] + 3))
-        limit = data.draw(st.integers(1, 50_000))
-        found: list[tuple[int, bytes]] = []
-        while part := journal.range(stream, first + len(found), end, limit=limit):
-            assert sum(len(line) for _, line in part[:-1]) < limit
-            found += part
-        journal.close()
-        expected = range(first, min(end, last[stream]) + 1)
-        assert found == [(seq, lines[stream, seq]) for seq in expected]
-
-
 @given(
     st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=700), max_size=6), st.data()
 )
