@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import copyreg
+import functools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import torch
 
@@ -155,8 +160,17 @@ INJECTIONS: dict[str, Injection] = {
 }
 
 
+NEW_LOCKS = {type(new()): lambda _, new=new: (new, ()) for new in (threading.Lock, threading.RLock)}
+
+
 def warmed_up(envs: int = 4) -> Rig:
-    """A rig whose averages are warm, and of which nothing has been told."""
+    """A rig whose averages are warm, and of which nothing has been told; a copy, as warming up takes long."""
+    with patch.dict(copyreg.dispatch_table, NEW_LOCKS):
+        return copy.deepcopy(_warmed_up(envs))
+
+
+@functools.cache
+def _warmed_up(envs: int) -> Rig:
     rig = Rig(envs, rounds=1000)
     for _ in range(WARM):
         rig.run_epoch()
