@@ -96,24 +96,6 @@ def test_who_takes_the_lease_commands_and_releases_it(house: House) -> None:
 
 
 @pytest.mark.slow
-def test_killing_the_tui_changes_nothing_and_a_new_one_joins(house: House) -> None:
-    house.spawn("calm")
-    with overwatch(house, "calm") as tui:
-        tui.wait_for("LIVE")
-        tui.kill()
-    rounds = len(house.journal("calm", "round.finished"))
-    eventually(lambda: len(house.journal("calm", "round.finished")) > rounds + 2)
-    assert house.ask("status", "calm")["state"] == "TRAINING"
-    with overwatch(house, "calm", columns=120, lines=40) as tui:
-        tui.wait_for("LIVE")
-        tui.press("X")
-        tui.wait_for("y/N")
-        tui.press("y")
-        tui.wait_for("PAUSED")
-        assert house.ask("status", "calm")["state"] == "PAUSED"
-
-
-@pytest.mark.slow
 def test_a_run_watched_to_its_end_says_what_follows(house: House) -> None:
     house.spawn("whole", "--rounds", "9")
     house.spawn("cut")
@@ -155,23 +137,6 @@ def test_once_prints_a_frame(house: House) -> None:
     assert [env for env, _ in rows] == [f"{env:02d}" for env in range(8)]
     accuracy = [float(percent) for _, percent in rows]
     assert sum(accuracy) / len(accuracy) > 10.0, "above chance"
-
-
-@pytest.mark.nightly
-def test_second_row_of_slots_is_planted_and_drawn(house: House) -> None:
-    sets = ("host.slot_rows=2", "policy.kind=no_growth", "episode_epochs=5000")
-    house.spawn("rows", *(word for item in sets for word in ("--set", item)))
-    planted = house.daemon("seed", "germinate", "rows", "--env", "0", "--slot", "r1c0", "--blueprint", "norm")
-    assert planted.returncode == 0, planted.stderr
-    with overwatch(house, "rows") as tui:
-        tui.wait_for("LIVE")
-        tui.press(":0\r")  # the first row is that of an env with a warning, if one has come
-        drawn = re.compile(r"block0─\[r0c0 \.\]─\[r1c0 T\S* norm\]─block1─\[r0c1 \.\]─\[r1c1 \.\]─")
-        tui.wait_for(lambda text: drawn.search(text) is not None)
-        table = re.compile(r"^ *r1c0 norm +TRAINING ", re.MULTILINE)
-        tui.wait_for(lambda text: table.search(text) is not None)
-    born = house.journal("rows", "seed.stage")[0]
-    assert born["data"]["by"] == "operator"
 
 
 @pytest.mark.slow
