@@ -55,7 +55,7 @@ def start(table: SlotTable, where: Tensor, target: Tensor, epochs: Tensor, curve
     torch.where(where, table.alpha, table.alpha_from, out=table.alpha_from)
     torch.where(where, target, table.alpha_target, out=table.alpha_target)
     torch.where(where, curve, table.curve, out=table.curve)
-    torch.where(where, torch.where(at_once, 0, epochs), table.ramp_epochs, out=table.ramp_epochs)
+    torch.where(where, epochs.masked_fill(at_once, 0), table.ramp_epochs, out=table.ramp_epochs)
     table.ramp_done.masked_fill_(where, 0)
     torch.where(where & at_once, target, table.alpha, out=table.alpha)
 

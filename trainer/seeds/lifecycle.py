@@ -151,8 +151,7 @@ class Lifecycle:
         Returns:
             The checks of the gates that were asked for them, see `AUTOMATIC_GATES`, as they were then.
         """
-        before = table.stage.clone()
-        occupied = (before != Stage.DORMANT).to(torch.int64)
+        occupied = (table.stage != Stage.DORMANT).to(torch.int64)
         table.epochs_in_stage += occupied
         table.age += occupied
         landed = alpha.landed(table)
@@ -160,16 +159,20 @@ class Lifecycle:
         table.ramp_done.masked_fill_(landed, 0)
         gates = self.gates(table, measurements)
 
-        self._enter(table, Stage.TRAINING, passed(gates["G1"]), measurements)
-        self._enter(table, Stage.HOLDING, passed(gates["G3"]), measurements)
-        self._remove(table, landed & table.pruning, measurements)
-        closed = before == Stage.PRUNED
-        self._enter(table, Stage.EMBARGOED, closed, measurements)
+        faded = landed & table.pruning
+        closed, waiting = table.stage == Stage.PRUNED, table.stage == Stage.EMBARGOED
         table.embargo.masked_fill_(closed, self._embargo_epochs)
-        waiting = before == Stage.EMBARGOED
         table.embargo -= waiting.to(torch.int64)
-        self._enter(table, Stage.RESETTING, waiting & (table.embargo == 0), measurements)
-        table.clear(before == Stage.RESETTING)
+        _remove(table, faded)
+        moves = {
+            Stage.TRAINING: passed(gates["G1"]),
+            Stage.HOLDING: passed(gates["G3"]),
+            Stage.PRUNED: faded,
+            Stage.EMBARGOED: closed,
+            Stage.RESETTING: waiting & (table.embargo == 0),
+            Stage.DORMANT: table.stage == Stage.RESETTING,
+        }
+        table.enter(moves, measurements.val_accuracy)
         return {gate: gates[gate] for gate in AUTOMATIC_GATES}
 
     def apply(self, table: SlotTable, actions: Tensor, legal: Tensor, measurements: Measurements) -> Tensor:
@@ -201,52 +204,31 @@ class Lifecycle:
         def choice(name: str) -> Tensor:
             return _values_of(name, actions.device)[head[name]]
 
-        self._germinate(table, asked(Op.GERMINATE), head, choice("tempo"), measurements)
         target, speed = choice("alpha_target"), choice("alpha_speed")
-        curve = head["alpha_curve"]
-        blend = asked(Op.ADVANCE)
-        self._enter(table, Stage.BLENDING, blend, measurements)
-        alpha.start(table, blend, target, table.tempo, curve)
-        retarget = asked(Op.SET_ALPHA)
-        lowered = retarget & (table.stage == Stage.HOLDING) & (target < 1.0)
-        self._enter(table, Stage.BLENDING, lowered, measurements)
-        alpha.start(table, retarget, target, speed, curve)
-        self._prune(table, asked(Op.PRUNE), speed, curve, measurements)
-        self._enter(table, Stage.FOSSILIZED, asked(Op.FOSSILIZE), measurements)
+        planted, blend, retarget = asked(Op.GERMINATE), asked(Op.ADVANCE), asked(Op.SET_ALPHA)
+        # A grafted seed fades over `speed` epochs, frozen; another goes at once.
+        fade = asked(Op.PRUNE) & is_in(table.stage, BLENDED) & (speed > 0)
+        removed = asked(Op.PRUNE) & ~fade
+        lowered = (fade | retarget & (target < 1.0)) & (table.stage == Stage.HOLDING)
+        chosen_values = (head["blueprint"], head["style"], choice("tempo"))
+        for value, column in zip(chosen_values, (table.blueprint, table.style, table.tempo), strict=True):
+            torch.where(planted, value, column, out=column)
+        table.pruning |= fade
+        target, epochs = target.masked_fill(fade, 0.0), torch.where(blend, table.tempo, speed)
+        alpha.start(table, blend | retarget | fade, target, epochs, head["alpha_curve"])
+        _remove(table, removed)
+        moves = {
+            Stage.GERMINATED: planted,
+            Stage.BLENDING: blend | lowered,
+            Stage.PRUNED: removed,
+            Stage.FOSSILIZED: asked(Op.FOSSILIZE),
+        }
+        table.enter(moves, measurements.val_accuracy)
         return executed
 
-    def _germinate(
-        self,
-        table: SlotTable,
-        where: Tensor,
-        head: dict[str, Tensor],
-        tempo: Tensor,
-        measurements: Measurements,
-    ) -> None:
-        self._enter(table, Stage.GERMINATED, where, measurements)
-        torch.where(where, head["blueprint"], table.blueprint, out=table.blueprint)
-        torch.where(where, head["style"], table.style, out=table.style)
-        torch.where(where, tempo, table.tempo, out=table.tempo)
 
-    def _prune(
-        self, table: SlotTable, where: Tensor, speed: Tensor, curve: Tensor, measurements: Measurements
-    ) -> None:
-        """A grafted seed fades over `speed` epochs, frozen; another goes at once."""
-        fade = where & is_in(table.stage, BLENDED) & (speed > 0)
-        self._enter(table, Stage.BLENDING, fade & (table.stage == Stage.HOLDING), measurements)
-        table.pruning |= fade
-        alpha.start(table, fade, torch.zeros_like(table.alpha), speed, curve)
-        self._remove(table, where & ~fade, measurements)
-
-    def _remove(self, table: SlotTable, where: Tensor, measurements: Measurements) -> None:
-        self._enter(table, Stage.PRUNED, where, measurements)
-        table.pruning &= ~where
-        for moving in (table.alpha, table.alpha_target, table.ramp_epochs, table.ramp_done):
-            moving.masked_fill_(where, 0)
-
-    @staticmethod
-    def _enter(table: SlotTable, stage: Stage, where: Tensor, measurements: Measurements) -> None:
-        table.enter(stage, where)
-        table.epochs_in_stage.masked_fill_(where, 0)
-        accuracy = measurements.val_accuracy.unsqueeze(1).to(table.accuracy_at_stage.dtype)
-        torch.where(where, accuracy, table.accuracy_at_stage, out=table.accuracy_at_stage)
+def _remove(table: SlotTable, where: Tensor) -> None:
+    """Let nothing move in the slots of bool [N, S], which lose their seed."""
+    table.pruning &= ~where
+    for moving in (table.alpha, table.alpha_target, table.ramp_epochs, table.ramp_done):
+        moving.masked_fill_(where, 0)

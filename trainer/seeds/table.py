@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from esper_overwatch.protocol.messages.vocabulary import BLENDED, LEGAL_EDGES, Stage
+from esper_overwatch.trainer.compute.device import filled
 from esper_overwatch.trainer.compute.torch_private import assert_on_device
 
 
 def is_in(stage: Tensor, stages: tuple[Stage, ...]) -> Tensor:
     """bool, whether each stage code is one of `stages`."""
     first, last = min(stages), max(stages)
+    if first == last:
+        return stage == first
     if len(set(stages)) == last - first + 1:
         return (stage >= first) & (stage <= last)
     return torch.stack([stage == s for s in stages]).any(0)
+
+
+@cache
+def _legal_targets(device: torch.device) -> Tensor:
+    """int64 by stage: a bit for each stage that may be entered from there."""
+    return filled([sum(1 << end for end in Stage if (stage, end) in LEGAL_EDGES) for stage in Stage], device)
 
 
 EMPTY = {
@@ -93,17 +103,31 @@ class SlotTable:
         """A view of envs start..stop: writes go through."""
         return SlotTable(**{f.name: getattr(self, f.name)[start:stop] for f in fields(self)})
 
-    def enter(self, stage: Stage, where: Tensor) -> None:
-        """Write a stage into the slots of a bool [N, S]; each must stand at the beginning of a legal edge.
+    def enter(self, moves: dict[Stage, Tensor], accuracy: Tensor) -> None:
+        """Let the slots of disjoint bool [N, S] enter a stage each; a dormant one forgets its seed.
+
+        Args:
+            accuracy: [N], the validation accuracy now.
 
         Raises:
-            RuntimeError: one does not, which is an error of ours. On a GPU it comes with a later operation.
+            RuntimeError: a slot is not at the beginning of a legal edge, which is an error of ours. On a GPU
+                it comes with a later operation.
         """
-        sources = tuple(source for source, target in LEGAL_EDGES if target is stage)
+        after, entered = self.stage, torch.stack(list(moves.values())).any(0)
+        for stage, where in moves.items():
+            after = after.masked_fill(where, int(stage))
+        are_legal = ~entered | (_legal_targets(after.device)[self.stage] >> after & 1).bool()
         assert_on_device(
-            (~where | is_in(self.stage, sources)).all(), f"a seed may not enter {stage.name} from there"
+            are_legal.all(), f"a seed may not enter {', '.join(s.name for s in moves)} from there"
         )
-        self.stage.masked_fill_(where, int(stage))
+        self.stage.copy_(after)
+        self.epochs_in_stage.masked_fill_(entered, 0)
+        kept = self.accuracy_at_stage
+        torch.where(entered, accuracy.unsqueeze(1).to(kept.dtype), kept, out=kept)
+        for f in fields(self) if Stage.DORMANT in moves else ():
+            current, where = getattr(self, f.name), moves[Stage.DORMANT]
+            concerned = where if current.dim() == 2 else where.unsqueeze(1) | where.unsqueeze(2)
+            current.masked_fill_(concerned, EMPTY.get(f.name, 0))
 
     def record_contribution(self, measured: Tensor) -> None:
         """Record an epoch's contributions, float [N, S], NaN where none was measured."""
@@ -127,14 +151,6 @@ class SlotTable:
         """[N, S], of each seed with the others; NaN where none is known."""
         known = self.known_interactions()
         return known.nansum(-1).masked_fill(known.isnan().all(-1), math.nan)
-
-    def clear(self, where: Tensor) -> None:
-        """Make the slots of a bool [N, S], whose stage is RESETTING, dormant and forget their seeds."""
-        self.enter(Stage.DORMANT, where)
-        for f in fields(self):
-            current = getattr(self, f.name)
-            concerned = where if current.dim() == 2 else where.unsqueeze(1) | where.unsqueeze(2)
-            current.masked_fill_(concerned, EMPTY.get(f.name, 0))
 
     def state_dict(self) -> dict[str, Tensor]:
         return {f.name: getattr(self, f.name).clone() for f in fields(self)}

@@ -83,10 +83,10 @@ def test_a_stage_is_entered_by_legal_edges_alone(before: Stage, after: Stage) ->
     where[1, 0] = True
     if (before, after) not in LEGAL_EDGES:
         with pytest.raises(RuntimeError, match=f"may not enter {after.name}"):
-            Lifecycle._enter(table, after, where, measurements())
+            table.enter({after: where}, measurements().val_accuracy)
         assert table.stage[1, 0] == before
         return
-    Lifecycle._enter(table, after, where, measurements())
+    table.enter({after: where}, measurements().val_accuracy)
     assert table.stage.flatten().tolist() == [0, 0, int(after), 0]
 
 
@@ -94,9 +94,10 @@ def test_only_a_resetting_slot_can_be_cleared() -> None:
     table = SlotTable.empty(N, S)
     table.stage[0, 1] = int(Stage.FOSSILIZED)
     table.stage[1, 1] = int(Stage.RESETTING)
-    table.clear(table.stage == Stage.RESETTING)
+    accuracy = measurements().val_accuracy
+    table.enter({Stage.DORMANT: table.stage == Stage.RESETTING}, accuracy)
     with pytest.raises(RuntimeError, match="may not enter DORMANT"):
-        table.clear(table.stage == Stage.FOSSILIZED)
+        table.enter({Stage.DORMANT: table.stage == Stage.FOSSILIZED}, accuracy)
     assert table.stage.flatten().tolist() == [0, int(Stage.FOSSILIZED), 0, 0]
 
 
