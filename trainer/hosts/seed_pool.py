@@ -21,7 +21,14 @@ from esper_overwatch.trainer.compute.convolutions import GROUPED, Conv
 from esper_overwatch.trainer.compute.device import upload
 from esper_overwatch.trainer.compute.native_seeds import SeedKinds, run_seeds
 from esper_overwatch.trainer.compute.stacked_ops import DrawTable, Init, Parameters, initialise
-from esper_overwatch.trainer.seeds.blend import blend_seeds, gate, gate_specs, gather_rows, graft, take_seen
+from esper_overwatch.trainer.seeds.blend import (
+    blend_seeds,
+    gate_alpha,
+    gate_specs,
+    gather_rows,
+    graft,
+    take_seen,
+)
 from esper_overwatch.trainer.seeds.image_blueprints import Blueprint, verify
 from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
@@ -346,7 +353,7 @@ class SeedPool:
         alpha = alpha.view(1, 1, 1, -1)
         if gated is None or gates is None:
             return alpha
-        return torch.where(gated, alpha * gate(x, gates, causal=self._causal), alpha)
+        return gate_alpha(alpha, gated, x, gates, causal=self._causal)
 
     def _draw(
         self,

@@ -96,8 +96,8 @@ def gate_specs(channels: int) -> dict[str, Init]:
     return {"weight": Init((channels,)), "bias": Init((), fill=2.0)}
 
 
-def gate(x: Tensor, parameters: Parameters, *, causal: bool) -> Tensor:
-    """0..1 from x [B, k*C, H, W] and the gates of k rows.
+def gate_alpha(alpha: Tensor, gated: Tensor, x: Tensor, parameters: Parameters, *, causal: bool) -> Tensor:
+    """Alpha [k], times what the gates of k rows make of x [B, k*C, H, W] where rows are gated, bool [k].
 
     Args:
         causal: one value per position, since a mean over the map would leak those to come.
@@ -109,7 +109,22 @@ def gate(x: Tensor, parameters: Parameters, *, causal: bool) -> Tensor:
     k, batch, height, width = len(bias), x.shape[0], *x.shape[2:]
     seen = to_matrices(x, k) if causal else pooled(x, k)
     score = linear(seen, weight.unsqueeze(1), bias.unsqueeze(1)).squeeze(2).t()
-    return torch.sigmoid(score).view(batch, *((height, width) if causal else (1, 1)), k)
+    score = score.view(batch, *((height, width) if causal else (1, 1)), k)
+    if score.device.type == "cpu":
+        return torch.where(gated, alpha * torch.sigmoid(score), alpha)
+    out: Tensor = _GatedAlpha.apply(score, alpha, gated)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _GatedAlpha(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        return GATED_ALPHA(*tensors)[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return GATED_ALPHA_GRADIENT(grad, *ctx.saved_tensors)[0], None, None
 
 
 class SeenRows(NamedTuple):
@@ -419,6 +434,29 @@ def _mixed_gradient(
     return to_x, torch.where(multiply, (x - change * tanh) * scaled, scaled), g * change
 
 
+def _gated_alpha_gradient(g: Tensor, score: Tensor, alpha: Tensor, gated: Tensor) -> tuple[Tensor]:
+    """The gradient of `GATED_ALPHA` with respect to the score."""
+    opening = torch.sigmoid(score)
+    return ((g * alpha * (1.0 - opening) * opening).masked_fill(~gated, 0.0),)
+
+
+GATED_ALPHA = FusedFormula(
+    """template <typename T> void gated_alpha(T score, T alpha, T gated, T& out) {
+        out = gated != T(0) ? alpha / (T(1) + ::exp(-score)) : alpha;
+    }""",
+    1,
+    lambda score, alpha, gated: (torch.where(gated, alpha * torch.sigmoid(score), alpha),),
+)
+"""alpha sigmoid(score), or alpha where there is no gate."""
+GATED_ALPHA_GRADIENT = FusedFormula(
+    """template <typename T> void gated_alpha_gradient(T g, T score, T alpha, T gated, T& out) {
+        const T opening = T(1) / (T(1) + ::exp(-score));
+        out = gated != T(0) ? g * alpha * (T(1) - opening) * opening : T(0);
+    }""",
+    1,
+    _gated_alpha_gradient,
+)
+"""See `_gated_alpha_gradient`."""
 AUDIBLE_SUM = FusedFormula(
     """template <typename T> void audible_sum(T host, T by_seeds, T by_gates, T audible, T& out) {
         out = audible != T(0) ? host + by_seeds + by_gates : host;

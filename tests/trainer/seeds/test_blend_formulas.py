@@ -26,7 +26,13 @@ from esper_overwatch.trainer.compute.rng import MIX
 from esper_overwatch.trainer.compute.stacked_ops import PRODUCTS
 from esper_overwatch.trainer.compute.torch_private import compile_pointwise
 from esper_overwatch.trainer.hosts.cnn import FOLDED_NORM
-from esper_overwatch.trainer.seeds.blend import AUDIBLE_SUM, MIXED_BLEND, MIXED_GRADIENT
+from esper_overwatch.trainer.seeds.blend import (
+    AUDIBLE_SUM,
+    GATED_ALPHA,
+    GATED_ALPHA_GRADIENT,
+    MIXED_BLEND,
+    MIXED_GRADIENT,
+)
 from tests.gpu.nvrtc import compile_source, find_nvrtc
 
 COMPILER, NVRTC = shutil.which("c++"), find_nvrtc()
@@ -60,6 +66,8 @@ FORMULAS = {
     "blend": MIXED_BLEND,
     "gradient": MIXED_GRADIENT,
     "sum": AUDIBLE_SUM,
+    "gated alpha": GATED_ALPHA,
+    "gated alpha's gradient": GATED_ALPHA_GRADIENT,
     "products": PRODUCTS,
     "rectified product": RECTIFIED_PRODUCT,
     "rectified products": RECTIFIED_PRODUCTS,
@@ -107,6 +115,8 @@ def test_code_computes_what_operations_do(name: str, tmp_path: Path) -> None:
         "blend": [by, x, s, multiply],
         "gradient": [g, by, x, s, multiply, isolated],
         "sum": [g, x, s, torch.arange(8).unsqueeze(1) > 2],
+        "gated alpha": [x, by, multiply],
+        "gated alpha's gradient": [g, x, by, multiply],
         "products": [g, x, s],
         "rectified product": [x, by],
         "rectified products": [g, x, by],
