@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .stacked_ops import expand_rows
-from .torch_private import copy_each_
+from .torch_private import copy_each_, memory_key
 
 P = ParamSpec("P")
 MAX_JOINED_NUMBERS = 1 << 22
@@ -54,9 +54,22 @@ def rows_of_numbers(n: int, widths: tuple[int, ...], device: torch.device) -> Te
     return torch.cat([of.expand(-1, width).reshape(-1) for of, width in each])
 
 
+def rows_at(rows: Tensor, places: Sequence[int]) -> Tensor:
+    """Of some rows [T, n] those at ascending places."""
+    first, last = places[0], places[-1]
+    if last - first + 1 == len(places):
+        return rows[first : last + 1]
+    return torch.stack([rows[i] for i in places])
+
+
 def joined(tensors: Sequence[Tensor]) -> Tensor:
-    """Their numbers, one tensor behind the other."""
-    return torch.cat([t.reshape(-1) for t in tensors])
+    """Their numbers, one tensor behind the other; no copy where they lie so, as what `parted` gives does."""
+    memory, start, count = memory_key(tensors[0])[0], tensors[0].storage_offset(), 0
+    for t in tensors:
+        if memory_key(t)[:2] != (memory, start + count) or not t.is_contiguous():
+            return torch.cat([t.reshape(-1) for t in tensors])
+        count += t.numel()
+    return tensors[0].as_strided((count,), (1,))
 
 
 def parted(numbers: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
@@ -85,10 +98,11 @@ def copy_rows_(targets: Sequence[Tensor], sources: Sequence[Tensor], where: Tens
 
 @torch.no_grad()
 def zero_rows_(targets: Sequence[Tensor], where: Tensor) -> None:
-    """Zero the rows bool [n] of tensors [n, ...]."""
+    """Zero rows of T tensors [n, ...]: bool [n] in all of them, or [T, n]."""
     for places in portions(targets):
         mine = [targets[i] for i in places]
+        rows = rows_at(where.expand(len(targets), -1), places)
         if len(mine) == 1:
-            mine[0].masked_fill_(expand_rows(where, mine[0]), 0.0)
+            mine[0].masked_fill_(expand_rows(rows, mine[0]), 0.0)
         else:
-            copy_each_(mine, parted(joined(mine).masked_fill_(spread(where, mine), 0.0), mine))
+            copy_each_(mine, parted(joined(mine).masked_fill_(spread(rows, mine), 0.0), mine))

@@ -14,7 +14,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from esper_overwatch.trainer.compute.joined_rows import joined, made_once, parted, portions, spread
+from esper_overwatch.trainer.compute.joined_rows import joined, made_once, parted, portions, rows_at, spread
 from esper_overwatch.trainer.compute.stacked_ops import expand_rows
 from esper_overwatch.trainer.config.seed_options import GatesConfig
 
@@ -52,19 +52,19 @@ def norms_together(tensors: Sequence[Tensor]) -> Tensor:
     return sums.sqrt_().view(len(rows), -1).t()
 
 
-def scaled_rows(tensors: Sequence[Tensor], factors: Sequence[Tensor]) -> list[Tensor]:
-    """Each row of T tensors [n, ...] times a factor, [n] for each tensor."""
+def scaled_rows(tensors: Sequence[Tensor], factors: Tensor) -> list[Tensor]:
+    """Each row of T tensors [n, ...] times a factor, [T, n]."""
     scaled: dict[int, Tensor] = {}
     for places in portions(tensors):
-        part, by = ([given[i] for i in places] for given in (tensors, factors))
-        found = [part[0] * expand_rows(by[0], part[0])] if len(part) == 1 else scaled_together(part, by)
+        part, by = [tensors[i] for i in places], rows_at(factors, places)
+        found = [part[0] * expand_rows(by, part[0])] if len(part) == 1 else scaled_together(part, by)
         scaled |= zip(places, found, strict=True)
     return [scaled[i] for i in range(len(tensors))]
 
 
-def scaled_together(tensors: Sequence[Tensor], factors: Sequence[Tensor]) -> list[Tensor]:
+def scaled_together(tensors: Sequence[Tensor], factors: Tensor) -> list[Tensor]:
     """`scaled_rows` of small tensors on a GPU."""
-    return parted(joined(tensors) * spread(torch.stack(list(factors)), tensors), tensors)
+    return parted(joined(tensors) * spread(factors, tensors), tensors)
 
 
 @made_once

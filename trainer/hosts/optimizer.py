@@ -176,7 +176,7 @@ class StackedSGD:
         if group.clips_jointly:
             norms = torch.linalg.vector_norm(norms, dim=0, keepdim=True).repeat(len(names), 1)
         factor_TN = norms.add_(EPSILON).reciprocal_().mul_(group.max_grad_norm).clamp_(max=1.0)
-        clipped = scaled_rows(mine, list(factor_TN.to(mine[0].dtype)))
+        clipped = scaled_rows(mine, factor_TN.to(mine[0].dtype, memory_format=torch.contiguous_format))
         return dict(zip(names, clipped, strict=True))
 
     def _decayed(self, group: ParameterGroup, gradients: Parameters) -> Parameters:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from esper_overwatch.trainer.compute.joined_rows import MAX_JOINED_NUMBERS, joined, parted, portions, spread
+from esper_overwatch.trainer.compute.joined_rows import (
+    MAX_JOINED_NUMBERS,
+    joined,
+    parted,
+    portions,
+    rows_at,
+    spread,
+    zero_rows_,
+)
 
 
 def test_joined_numbers_come_apart_again_and_know_their_rows() -> None:
@@ -16,6 +24,26 @@ def test_joined_numbers_come_apart_again_and_know_their_rows() -> None:
     each = torch.arange(9).view(3, 3)
     for number, found in enumerate(parted(spread(each, tensors), tensors)):
         assert torch.equal(found.reshape(3, -1)[:, 0], each[number])
+
+
+def test_parted_numbers_are_joined_without_a_copy() -> None:
+    numbers, like = torch.arange(12.0), [torch.empty(3, 2), torch.empty(4), torch.empty(1, 2)]
+    one, two, three = parted(numbers, like)
+    assert joined([one, two, three]).data_ptr() == numbers.data_ptr()
+    assert torch.equal(joined([two, three]), numbers[6:])
+    for others in ([two, one], [one, three], [one.t(), two], [one, two.clone()]):
+        assert torch.equal(joined(others), torch.cat([part.reshape(-1) for part in others]))
+
+
+def test_rows_are_zeroed_in_all_tensors_or_by_tensor() -> None:
+    where = torch.tensor([[True, False, False], [False, False, True]])
+    for rows in (where, where[0]):
+        tensors = [torch.ones(3, 2), torch.ones(3, 1, 4)]
+        zero_rows_(tensors, rows)
+        for tensor, zeroed in zip(tensors, rows.expand(2, -1), strict=True):
+            assert torch.equal(tensor.flatten(1).any(1), ~zeroed)
+    assert torch.equal(rows_at(where, [1]), where[1:])
+    assert torch.equal(rows_at(torch.eye(3), [0, 2]), torch.eye(3)[[0, 2]])
 
 
 def test_large_tensors_are_not_joined_with_others() -> None:

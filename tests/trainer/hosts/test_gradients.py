@@ -65,8 +65,8 @@ def test_all_rows_together_are_as_one_by_one() -> None:
     )
     factor = random((3, 3))
     torch.testing.assert_close(
-        scaled_together(tensors, list(factor)),
-        scaled_rows(tensors, list(factor)),
+        scaled_together(tensors, factor),
+        scaled_rows(tensors, factor),
         rtol=0.0,
         atol=0.0,
         equal_nan=True,
