@@ -86,22 +86,17 @@ class GroupStatistics:
         """Masks bool [n] of the hosts that have a gradient, by tensor name; for the host, then for each slot.
 
         Args:
-            learners: see `SeedPool.learner_masks`.
+            learners: see `SeedPool.learners`.
         """
         everywhere = torch.ones_like(self._table.stage[:, 0], dtype=torch.bool)
         seeds = [
-            {
-                t: learners[module][:, slot]
-                for name, module in modules.items()
-                for t in self._pool.tensors(name)
-            }
-            for slot, modules in enumerate(used)
+            {t: learners[name] for name in modules for t in self._pool.tensors(name)} for modules in used
         ]
         return [dict.fromkeys(self._model.specs(), everywhere), *seeds]
 
     def summarise(self, used: Used, gradients: Parameters) -> tuple[Tensor, ...]:
         """Norm and health of the gradients: [n] of the host, then [n, S] of the seeds."""
-        learners = self._pool.learner_masks(self._table)
+        learners = self._pool.learners(self._table)
         present = self._present(used, learners)
         tensors = self._pool.unpacked(gradients)
         sizes = [len(part) for part in present]
@@ -114,7 +109,7 @@ class GroupStatistics:
         )
         for slot, (norm, health) in enumerate(seeds):
             for module in self._pool.without_tensors(slot):  # their gradient is 0, and healthy
-                empty = learners[module][:, slot] & norm.isnan()
+                empty = learners[self._pool.name(slot, module)] & norm.isnan()
                 norm.masked_fill_(empty, 0.0)
                 health.masked_fill_(empty, 1.0)
         seed_norm, seed_health = (torch.stack(column, dim=1) for column in zip(*seeds, strict=True))
@@ -122,7 +117,7 @@ class GroupStatistics:
 
     def layers(self, used: Used, gradients: Parameters, weights: Parameters, layers: Tensor) -> LayerTensors:
         """Layer statistics of each tensor that has a gradient, in the envs bool [n]."""
-        learners = self._pool.learner_masks(self._table)
+        learners = self._pool.learners(self._table)
         present = {name: mask for part in self._present(used, learners) for name, mask in part.items()}
         tensors = self._pool.unpacked(gradients)
         learnt = self._pool.unpacked({name: weights[name] for name in gradients})
@@ -144,7 +139,7 @@ class GroupStatistics:
         step that trains is the same program whether layers are measured or not.
         """
         n, found, present = len(self._table.stage), {}, []
-        x = x[:NUM_PROBED_EXAMPLES]
+        x, weights = x[:NUM_PROBED_EXAMPLES], self._pool.take(runs, weights)
 
         def measure(name: str, out: Tensor, mask: Tensor) -> None:
             found[name] = of_activations(out)

@@ -219,13 +219,13 @@ class HostGroup:
         coefficient = self._config.seeds.weight_decay
         if not coefficient:
             return {}
-        learners = self._pool.learner_masks(self.table)
+        learners = self._pool.learners(self.table)
         return {
             name: coefficient
-            * learners[module].narrow(1, slot, 1).to(self._dtype)
+            * learners[name].unsqueeze(1).to(self._dtype)
             * self._pool.matrix_numbers(name, self.envs.device)
-            for slot, modules in enumerate(used)
-            for name, module in modules.items()
+            for modules in used
+            for name in modules
         }
 
     @property
@@ -356,7 +356,7 @@ class HostGroup:
         entered: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Loss [n] and correct answers [n] of one batch; what enters the slots is appended to `entered`."""
-        n = labels.shape[0]
+        n, weights = labels.shape[0], self._pool.take(runs, weights)
         for slot, planned in enumerate(runs):
             x = self._model.train_block(slot, x, weights, dropout_keys)
             if entered is not None:
@@ -401,7 +401,7 @@ class HostGroup:
             self._draws = self._pool.draw_tables(weights, len(self))
         germinate = graphs.wrap(f"the newborn of {name}", self._germinate, changes=lambda: seeds)
         count, budget = self._config.envs.count, self._config.validation.counterfactual_budget
-        tree = MaskedTree(len(self), len(self._pool.slots), len(self._pool.kinds), count, budget)
+        tree = MaskedTree(len(self), self._pool, count, budget)
         state = self.weights, self.buffers
         self._masked_validation = MaskedValidation(self._validation, tree, self.table, state, self._amp)
         self._masked_validation.capture(name, graphs, tolerance)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from esper_overwatch.trainer.compute.stacked_ops import Parameters
 from esper_overwatch.trainer.seeds.blend import SeedPlaces
 from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
+from .owned_numbers import OwnedNumbers
 from .seed_pool import SeedPool
 from .slot_plan import Codes, MaskedRun, Runs, SlotColumns
 
@@ -73,10 +73,10 @@ class MaskedPlan:
         """Plan an epoch: zero unused rows; returns the runs and the decay of all seeds."""
         kinds = [np.where(columns.live, columns.blueprint, -1) for columns in slots]
         chosen = capacities(kinds, len(self._pool.kinds), self.shares)
-        padding: list[Codes] = []
-        for slot, (kind, capacity) in enumerate(zip(kinds, chosen, strict=True)):
-            rows, places = placed(kind, capacity)
-            padding += [rows, places, self._pool.find_numbers(slot, rows, capacity, len(kind))]
+        rows, places = zip(*map(placed, kinds, chosen), strict=True)
+        n = len(kinds[0])
+        numbers = self._pool.find_numbers(rows, [np.arange(n)] * len(rows), chosen, n)
+        padding = [*rows, *places, numbers]
         sizes = tuple(len(part) for part in padding)
         made = self._program(upload(np.concatenate(padding), self._table.stage.device), sizes, chosen)
         if chosen not in self._held:
@@ -90,48 +90,25 @@ class MaskedPlan:
         """See `plan`.
 
         Args:
-            padding: int64, rows, places and numbers as `_masked` has them, of one slot after the other.
+            padding: int64, rows and places of each slot, see `placed`, then `OwnedNumbers.taken`.
             sizes: of these parts.
         """
         self._pool.zero_unused_rows(*self._state, self._table)
         # A graph's results must not lie in the memory of what it is given.
-        parts = iter(torch.split(padding.clone(), list(sizes)))
-        learners = self._pool.learner_masks(self._table)
-        runs: Runs = []
-        for slot, capacity in enumerate(chosen):
-            rows, places, taken = (next(parts) for _ in range(3))
-            runs.append([self._masked(slot, rows, places, taken, capacity, learners)] if capacity else [])
-        return runs, self._decay([self._pool.modules(slot) for slot in range(len(chosen))])
-
-    def _masked(
-        self,
-        slot: int,
-        rows: Tensor,
-        places: Tensor,
-        taken: Tensor,
-        capacity: Sequence[int],
-        learners: dict[str, Tensor],
-    ) -> MaskedRun:
-        """Plan a slot.
-
-        Args:
-            rows: int64 [k] and places: int64 [n], what `placed` made of the slot's live seeds.
-            taken: int64 [G], see `SeedPool.find_numbers`.
-            learners: bool [n, S], see `SeedPool.learner_masks`.
-        """
+        *placing, taken = torch.split(padding.clone(), list(sizes))
         stage, style, alpha = (
-            column[:, slot] for column in (self._table.stage, self._table.style, self._table.alpha)
+            column.t().reshape(-1) for column in (self._table.stage, self._table.style, self._table.alpha)
         )
-        run = masked_run(
-            (rows, places),
-            capacity,
-            owners=rows,
+        runs = masked_runs(
+            placing,
+            chosen,
             isolated=is_in(stage, ISOLATED),
             blended=is_in(stage, BLENDED),
             style=style,
             alpha=alpha.to(self._dtype),
+            numbers=self._pool.own_numbers(taken, self._table) if any(chosen) else None,
         )
-        return replace(run, numbers=self._pool.own_numbers(slot, taken, learners))
+        return runs, self._decay([self._pool.modules(slot) for slot in range(len(chosen))])
 
 
 def capacities(kinds: Sequence[Codes], num_kinds: int, shares: Sequence[float] = SHARES) -> Capacities:
@@ -171,36 +148,31 @@ def placed(kind: Codes, capacity: Sequence[int]) -> tuple[Codes, Codes]:
     return rows, places
 
 
-def masked_run(
-    places: tuple[Tensor, Tensor],
-    capacity: Sequence[int],
+def masked_runs(
+    placing: Sequence[Tensor],
+    chosen: Capacities,
     *,
-    owners: Tensor,
     isolated: Tensor,
     blended: Tensor,
     style: Tensor,
     alpha: Tensor,
-    gate_owners: Tensor | None = None,
-) -> MaskedRun:
-    """The run of R rows, each column [R] on the device.
+    numbers: OwnedNumbers | None,
+) -> Runs:
+    """The runs of all slots, whose columns [R] on the device lie one behind the other.
 
     Args:
-        places: int64 [k] and [R], see `placed`.
-        owners: int64 [k], whose seeds these are.
+        placing: int64 [k] of each slot, then [R] of each, see `placed`.
     """
-    alpha = torch.where(blended, alpha, 0.0)
+    slots = len(chosen)
+    alpha = alpha.masked_fill(~blended, 0.0)
     audible = alpha != 0.0
-    return MaskedRun(
-        seeds=SeedPlaces(
-            tuple(capacity),
-            *places,
-            multiply=(style == Style.MULTIPLY).unsqueeze(1),
-            isolated=isolated.unsqueeze(1),
-            audible=audible.unsqueeze(1),
-        ),
-        blueprints=tuple(enumerate(capacity)),
-        owners=owners,
-        alpha=alpha,
-        gated=(style == Style.GATE) & audible,
-        gate_owners=gate_owners,
-    )
+    columns = (style == Style.MULTIPLY, isolated, audible, alpha, audible & (style == Style.GATE))
+    parts = zip(*(torch.split(column, [len(p) for p in placing[slots:]]) for column in columns), strict=True)
+    runs: Runs = []
+    for slot, (capacity, (*flags, alphas, gated)) in enumerate(zip(chosen, parts, strict=True)):
+        seeds = SeedPlaces(
+            capacity, placing[slot], placing[slots + slot], *(flag.unsqueeze(1) for flag in flags)
+        )
+        blueprints, own = tuple(enumerate(capacity)), None if slot else numbers
+        runs.append([MaskedRun(seeds, blueprints, alphas, gated, own)] if capacity else [])
+    return runs

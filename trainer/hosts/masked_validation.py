@@ -7,6 +7,7 @@ that an epoch does not need is the first host once more. Each blueprint runs on 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,9 +22,11 @@ from esper_overwatch.trainer.data.task import Examples
 from esper_overwatch.trainer.reward.shapley import pack, unpack
 from esper_overwatch.trainer.seeds.table import SlotTable
 
-from .masked_plan import Capacities, capacities, masked_run, placed
+from .masked_plan import Capacities, capacities, masked_runs, placed
+from .owned_numbers import OwnedNumbers
 from .precision import autocast
-from .slot_plan import Codes, Run, Topology
+from .seed_pool import SeedPool
+from .slot_plan import Codes, Topology
 from .validation import AblationSplit, Coalitions, Score, Validation, ValidationPass, are_in, host_losses
 
 COUNT_TOLERANCE = 0.01
@@ -34,7 +37,7 @@ class MaskedTree:
     """Sources of the rows of a pass, for n hosts with S slots.
 
     Args:
-        kinds: blueprints on offer.
+        pool: whose slots and blueprints these are.
         population: hosts among which the budget is spent.
         budget: see `contribution_schedule.select_contributions`.
 
@@ -42,8 +45,8 @@ class MaskedTree:
         rows: [S + 1], rows that come into each slot, and into the head.
     """
 
-    def __init__(self, hosts: int, slots: int, kinds: int, population: int, budget: float) -> None:
-        self._n, self._slots, self._kinds = hosts, slots, kinds
+    def __init__(self, hosts: int, pool: SeedPool, population: int, budget: float) -> None:
+        self._n, self._pool, self._slots = hosts, pool, (slots := len(pool.slots))
         self.rows = [hosts]
         for slot in range(slots):
             # A coalition without the seed of this slot goes on through all blocks behind it, one of them the
@@ -67,12 +70,12 @@ class MaskedTree:
             rows = np.concatenate([rows[kept], rows[spawn] | 1 << slot])
             owners.append(_filled(unpack(rows)[0], room))
             kinds.append(_filled(running, room, by=-1))
-        chosen = capacities(kinds, self._kinds)
-        runs: list[Codes] = []
-        for slot, (kind, capacity) in enumerate(zip(kinds, chosen, strict=True)):
-            row, places = placed(kind, capacity)
-            style = topology.style[owners[slot], slot]
-            runs += [np.stack([row, owners[slot][row]]), np.stack([places, kind >= 0, style])]
+        chosen = capacities(kinds, len(self._pool.kinds))
+        placing, places = zip(*map(placed, kinds, chosen), strict=True)
+        seeds = [owner[row] for owner, row in zip(owners, placing, strict=True)]
+        numbers = self._pool.find_numbers(seeds, owners, chosen, self._n)
+        styles = [topology.style[owner, slot] for slot, owner in enumerate(owners)]
+        columns = [np.concatenate(part) for part in (kinds, styles)]
         single, pairs = np.full((self._n, self._slots), -1), np.full((self._n, self._slots, self._slots), -1)
         order = np.argsort(rows)
 
@@ -83,58 +86,51 @@ class MaskedTree:
         single[hosts, first] = find(hosts, 1 << first)
         hosts, first, second = np.nonzero(topology.pairs)
         pairs[hosts, first, second] = pairs[hosts, second, first] = find(hosts, 1 << first | 1 << second)
-        parts = [*runs, *moves, *owners, single, pairs]
-        assert [part.shape for part in parts] == self._shapes(chosen)
+        parts = [numbers, *columns, *placing, *places, *moves, *owners, single, pairs]
+        assert [part.shape for part in parts[1:]] == self._shapes(chosen)
         return np.concatenate([part.reshape(-1) for part in parts]), chosen
 
     def _shapes(self, chosen: Capacities) -> list[tuple[int, ...]]:
-        """Of the parts that are packed: runs, moves and owners by slot.
+        """Of the parts that are packed behind the numbers: blueprints and styles; places, moves and owners.
 
         Then [n, S], the row of the host without the seed of that slot, and [n, S, S], of that without those
         two; -1 = not measured.
         """
-        pairs = zip(chosen, self.rows[1:], strict=True)
-        shapes: list[tuple[int, ...]] = [
-            shape for capacity, leaving in pairs for shape in ((2, sum(capacity)), (3, leaving))
-        ]
-        shapes += [(leaving,) for leaving in self.rows[1:]] * 2
-        return [*shapes, (self._n, self._slots), (self._n, self._slots, self._slots)]
+        leaving = self.rows[1:]
+        lengths = [sum(leaving), sum(leaving), *map(sum, chosen), *leaving * 3]
+        return [*((count,) for count in lengths), (self._n, self._slots), (self._n, self._slots, self._slots)]
 
     def parts(self, packed: Tensor, chosen: Capacities) -> list[Tensor]:
         """The parts that are packed; last the rows of the logits' owners, `single` and `pairs`."""
         shapes = self._shapes(chosen)
-        sizes = [int(np.prod(shape)) for shape in shapes]
-        return [part.view(shape) for part, shape in zip(torch.split(packed, sizes), shapes, strict=True)]
+        sizes = [math.prod(shape) for shape in shapes]
+        numbers, *parts = torch.split(packed, [len(packed) - sum(sizes), *sizes])
+        return [numbers, *(part.view(shape) for part, shape in zip(parts, shapes, strict=True))]
 
     def unpack(
         self, packed: Tensor, chosen: Capacities, table: SlotTable, dtype: torch.dtype
     ) -> ValidationPass:
         """The pass over the hosts of the table, whose alphas are read."""
-        *views, _, _ = self.parts(packed, chosen)
-        moves, leaving = views[2 * self._slots : 3 * self._slots], views[3 * self._slots :]
-        forks, owners = [], None
-        for slot, capacity in enumerate(chosen):
-            runs: list[Run] = []
-            if capacity:
-                row, owner = views[2 * slot]
-                places, is_blended, style = views[2 * slot + 1]
-                blended = is_blended != 0
-                runs.append(
-                    masked_run(
-                        (row, places),
-                        capacity,
-                        owners=owner,
-                        isolated=torch.zeros_like(blended),
-                        blended=blended,
-                        style=style,
-                        alpha=table.alpha[:, slot].index_select(0, leaving[slot]).to(dtype),
-                        gate_owners=leaving[slot],
-                    )
-                )
-            forks.append(AblationSplit(self.rows[slot], owners, moves[slot], runs))
-            owners = leaving[slot]
-        assert owners is not None
-        return ValidationPass(forks, owners)
+        numbers, kinds, style, *views, _, _ = self.parts(packed, chosen)
+        slots = self._slots
+        moves, leaving = views[2 * slots : 3 * slots], views[3 * slots :]
+        forks = zip(self.rows[:-1], [None, *leaving[:-1]], moves, strict=True)
+        if not any(chosen):
+            return ValidationPass([AblationSplit(*fork, []) for fork in forks], leaving[-1])
+        alpha = torch.cat(
+            [table.alpha[:, slot].index_select(0, owners) for slot, owners in enumerate(leaving)]
+        )
+        runs = masked_runs(
+            views[: 2 * slots],
+            chosen,
+            isolated=torch.zeros_like(kinds, dtype=torch.bool),
+            blended=kinds >= 0,
+            style=style,
+            alpha=alpha.to(dtype),
+            numbers=OwnedNumbers(numbers),
+        )
+        each = zip(forks, runs, strict=True)
+        return ValidationPass([AblationSplit(*fork, run) for fork, run in each], leaving[-1])
 
 
 def _filled(numbers: Codes, room: int, by: int = 0) -> Codes:

@@ -1,4 +1,4 @@
-"""The numbers of a slot's weights that its seeds use in the masked plan, taken from all modules at once."""
+"""The numbers of the weights that seeds use in the masked plan, taken from all modules at once."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper_overwatch.trainer.compute.stacked_ops import Init, Parameters
+from esper_overwatch.trainer.compute.joined_rows import rows_of_numbers
+from esper_overwatch.trainer.compute.stacked_ops import Init
 
 Specs = dict[str, Init]
 
 
 @dataclass(frozen=True)
 class OwnedNumbers:
-    """Numbers among the F of a slot's modules, one module [n, P] after the other."""
+    """Numbers among the F of all modules, one module [n, P] after the other."""
 
     taken: Tensor
     """int64 [G], which are used; each tensor of the modules [k, ...] lies together."""
-    back: Tensor
-    """int64 [F], which of the G each is; G where it has no gradient."""
-    nothing: Tensor
+    back: Tensor | None = None
+    """int64 [F], which of the G each is; G where it has no gradient. None where none is asked for."""
+    nothing: Tensor | None = None
     """[1], the gradient 0 of the others."""
 
     @classmethod
-    def of(cls, taken: Tensor, learners: Sequence[Tensor], widths: Sequence[int]) -> OwnedNumbers:
+    def of(cls, taken: Tensor, learners: Tensor, widths: tuple[int, ...]) -> OwnedNumbers:
         """Plan the way there and back.
 
         Args:
-            learners: bool [n, 1] for each module, whose rows learn.
+            learners: bool [T, n], whose rows learn, by module.
             widths: P of each module.
         """
-        pairs = zip(learners, widths, strict=True)
-        idle = torch.cat([(~rows).expand(-1, width).reshape(-1) for rows, width in pairs])
+        rows = rows_of_numbers(learners.shape[1], widths, taken.device)
+        learns = learners.reshape(-1).index_select(0, rows)
         order = torch.arange(len(taken), device=taken.device)
-        back = torch.zeros_like(idle, dtype=torch.int64).scatter_(0, taken, order)
-        return cls(taken, back.masked_fill_(idle, len(taken)), torch.zeros(1, device=taken.device))
+        back = torch.zeros_like(learns, dtype=torch.int64).scatter_(0, taken, order)
+        return cls(taken, back.masked_fill_(~learns, len(taken)), torch.zeros(1, device=taken.device))
 
 
 def find_numbers(n: int, modules: Sequence[tuple[Specs, NDArray[np.int64]]]) -> NDArray[np.int64]:
@@ -56,18 +57,17 @@ def find_numbers(n: int, modules: Sequence[tuple[Specs, NDArray[np.int64]]]) -> 
 
 
 def take_numbers(
-    numbers: OwnedNumbers, modules: Sequence[tuple[Specs, int]], weights: Sequence[Tensor]
-) -> list[Parameters]:
-    """Take the tensors [k, ...] of each module, given k, from weights [n, P]."""
-    shapes = [(k, *spec.shape) for specs, k in modules for spec in specs.values()]
-    made = iter(_TakeNumbers.apply(numbers, shapes, *weights))  # type: ignore[no-untyped-call]
-    return [{name: next(made) for name in specs} for specs, _ in modules]
+    numbers: OwnedNumbers, shapes: Sequence[tuple[int, ...]], weights: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Take tensors of these shapes, one behind the other, from weights [n, P]."""
+    made: tuple[Tensor, ...] = _TakeNumbers.apply(numbers, shapes, *weights)  # type: ignore[no-untyped-call]
+    return made
 
 
 class _TakeNumbers(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, numbers: OwnedNumbers, shapes: list[tuple[int, ...]], *weights: Tensor
+        ctx: Any, numbers: OwnedNumbers, shapes: Sequence[tuple[int, ...]], *weights: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.numbers, ctx.shapes = numbers, [weight.shape for weight in weights]
         taken = torch.cat([weight.reshape(-1) for weight in weights]).index_select(0, numbers.taken)

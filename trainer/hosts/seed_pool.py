@@ -19,6 +19,7 @@ from torch import Tensor
 from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
 from esper_overwatch.trainer.compute.convolutions import GROUPED, Conv
 from esper_overwatch.trainer.compute.device import upload
+from esper_overwatch.trainer.compute.joined_rows import zero_rows_
 from esper_overwatch.trainer.compute.native_seeds import SeedKinds, run_seeds
 from esper_overwatch.trainer.compute.stacked_ops import DrawTable, Init, Parameters, initialise
 from esper_overwatch.trainer.seeds.blend import (
@@ -39,6 +40,7 @@ from .slot_plan import (
     MaskedRun,
     NativeRun,
     Run,
+    Runs,
     SlotColumns,
     SlotRun,
     Topology,
@@ -172,20 +174,23 @@ class SeedPool:
                 out[name] = values
         return out
 
-    def owner_mask(self, module: str, table: SlotTable) -> Tensor:
-        """bool [n, S]: where there is a seed of this blueprint, or one of style GATE."""
-        live = is_in(table.stage, (*ISOLATED, *BLENDED))
-        if module == GATE_MODULE:
-            return live & (table.style == Style.GATE)
-        return live & (table.blueprint == self._codes[module])
+    def _rows_with(self, table: SlotTable, seeds: Tensor, gates: Tensor) -> Tensor:
+        """bool [T, n] for all modules: where there is one of these seeds, or a gate of these, bool [n, S]."""
+        codes = torch.arange(len(self.kinds), device=seeds.device).unsqueeze(1)
+        kinds = (table.blueprint.t().unsqueeze(1) == codes) & seeds.t().unsqueeze(1)
+        gated = gates & (table.style == Style.GATE)
+        return torch.cat([kinds, gated.t().unsqueeze(1)], dim=1).flatten(0, 1)
 
-    def learner_masks(self, table: SlotTable) -> dict[str, Tensor]:
-        """Masks bool [n, S] by module: owners who get a gradient of it, so not frozen seeds, nor gates of
-        isolated ones."""
+    def owners(self, table: SlotTable) -> dict[str, Tensor]:
+        """bool [n] by name among the weights: who has a seed of this blueprint, or one of style GATE."""
+        live = is_in(table.stage, (*ISOLATED, *BLENDED))
+        return dict(zip(self._places, self._rows_with(table, live, live), strict=True))
+
+    def learners(self, table: SlotTable) -> dict[str, Tensor]:
+        """`owners` who get a gradient of it, so not frozen seeds, nor gates of isolated ones."""
         live = is_in(table.stage, (*ISOLATED, *BLENDED)) & ~table.pruning
-        kinds = {kind: live & (table.blueprint == code) for kind, code in self._codes.items()}
-        gated = is_in(table.stage, BLENDED) & ~table.pruning & (table.style == Style.GATE)
-        return {**kinds, GATE_MODULE: gated}
+        blended = live & is_in(table.stage, BLENDED)
+        return dict(zip(self._places, self._rows_with(table, live, blended), strict=True))
 
     def without_tensors(self, slot: int) -> list[str]:
         """Blueprints that have nothing to train in a slot."""
@@ -228,13 +233,11 @@ class SeedPool:
             draws: see `draw_tables`.
         """
         born = table.stage == Stage.GERMINATED
-        mine = {kind: born & (table.blueprint == code) for kind, code in self._codes.items()}
-        mine[GATE_MODULE] = born & (table.style == Style.GATE)
+        mine = dict(zip(self._places, self._rows_with(table, born, born).unsqueeze(2), strict=True))
         for names, drawn in draws:
             counts = [weights[name].shape[1] for name in names]
             for name, fresh in zip(names, torch.split(drawn.draw(keys), counts, dim=1), strict=True):
-                slot, module = self._places[name]
-                torch.where(mine[module].narrow(1, slot, 1), fresh, weights[name], out=weights[name])
+                torch.where(mine[name], fresh, weights[name], out=weights[name])
 
     def draw_tables(self, weights: Parameters, hosts: int) -> DrawTables:
         """Draws of all modules that have something to train, as many together as `MAX_DRAWN` allows.
@@ -260,14 +263,10 @@ class SeedPool:
     @torch.no_grad()
     def zero_unused_rows(self, weights: Parameters, momentum: Parameters, table: SlotTable) -> None:
         """Zero the rows of absent seeds, and the momentum of newborn and frozen ones."""
-        resting = (table.stage == Stage.GERMINATED) | table.pruning
-        for module in (*self._codes, GATE_MODULE):
-            absent = ~self.owner_mask(module, table)
-            cleared = absent | resting
-            for slot in range(len(self.slots)):
-                name = self.name(slot, module)
-                weights[name].masked_fill_(absent.narrow(1, slot, 1), 0.0)
-                momentum[name].masked_fill_(cleared.narrow(1, slot, 1), 0.0)
+        live = is_in(table.stage, (*ISOLATED, *BLENDED))
+        learning = live & (table.stage != Stage.GERMINATED) & ~table.pruning
+        for tensors, kept in ((weights, live), (momentum, learning)):
+            zero_rows_([tensors[name] for name in self._places], ~self._rows_with(table, kept, kept))
 
     def run(
         self, slot: int, h: Tensor, n: int, runs: Sequence[Run], weights: Parameters, *, keep: bool = False
@@ -304,36 +303,47 @@ class SeedPool:
         numbers = [weights[self.name(slot, module)] for module in (*modules, *gates)]
         return SeedKinds([self._layers[slot][module] for module in modules], numbers)
 
-    def find_numbers(self, slot: int, rows: Codes, capacity: Sequence[int], n: int) -> Codes:
-        """The numbers of a slot's weights that are used in training, see `OwnedNumbers.taken`.
+    def find_numbers(
+        self, seeds: Sequence[Codes], gates: Sequence[Codes], chosen: Sequence[Sequence[int]], n: int
+    ) -> Codes:
+        """The numbers of n hosts' weights that are used, see `OwnedNumbers.taken`.
 
         Args:
-            rows: int64 [k], hosts whose seeds are run, by blueprint.
-            capacity: how many of these each blueprint has.
+            seeds: by slot int64 [k], hosts whose seeds are run, by blueprint.
+            gates: by slot int64 [R], hosts whose gate each row has.
+            chosen: how many seeds of each blueprint are run, by slot.
         """
-        if not capacity:
-            return rows
-        by_module = (*np.split(rows, np.cumsum(capacity)[:-1]), np.arange(n))
-        return find_numbers(n, list(zip(self._modules[slot].values(), by_module, strict=True)))
+        found: list[tuple[dict[str, Init], Codes]] = []
+        for modules, rows, owners, capacity in zip(self._modules, seeds, gates, chosen, strict=True):
+            if capacity:
+                by_module = (*np.split(rows, np.cumsum(capacity)[:-1]), owners)
+                found += zip(modules.values(), by_module, strict=True)
+        return find_numbers(n, found)
 
-    def own_numbers(self, slot: int, taken: Tensor, learners: dict[str, Tensor]) -> OwnedNumbers:
-        """Plan the use of these numbers; only the rows of learners, bool [n, S] by module, learn."""
-        masks = [learners[module].narrow(1, slot, 1) for module in self._modules[slot]]
-        return OwnedNumbers.of(taken, masks, [self._count(slot, module) for module in self._modules[slot]])
+    def own_numbers(self, taken: Tensor, table: SlotTable) -> OwnedNumbers:
+        """Plan the use of these numbers in training."""
+        widths = tuple(spec.shape[0] for spec in self.specs().values())
+        return OwnedNumbers.of(taken, torch.stack(list(self.learners(table).values())), widths)
+
+    def take(self, runs: Runs, weights: Parameters) -> Parameters:
+        """The weights, and by full names the tensors [k, ...] of masked runs: all slots have one, or none."""
+        masked = [run for planned in runs for run in planned if isinstance(run, MaskedRun)]
+        if not masked or masked[0].numbers is None:
+            return weights
+        counts = [k for run in masked for k in (*run.seeds.counts, len(run.alpha))]
+        specs = [self._modules[slot][module] for slot, module in self._places.values()]
+        shapes = [(k, *spec.shape) for k, part in zip(counts, specs, strict=True) for spec in part.values()]
+        flat = [weights[name] for name in self._places if name in weights]
+        names = [tensor for name in self._places for tensor in self.tensors(name)]
+        return weights | dict(zip(names, take_numbers(masked[0].numbers, shapes, flat), strict=True))
 
     def _run_masked(self, slot: int, h: Tensor, n: int, run: MaskedRun, weights: Parameters) -> Tensor:
         plain = h.device.type != "cpu" and not self._causal
-        counts = run.seeds.counts
         h, at_gates, seen = take_seen(h, n, run.seeds, plain=plain)
-        if run.numbers is None:
-            owners = [*torch.split(run.owners, list(counts)), run.gate_owners]
-            pairs = zip(self._modules[slot], owners, strict=True)
-            tensors = [self._owner_weights(slot, module, rows, weights) for module, rows in pairs]
-        else:
-            specs = zip(self._modules[slot].values(), (*counts, n), strict=True)
-            flat = [weights[name] for name in self.modules(slot)]
-            tensors = take_numbers(run.numbers, list(specs), flat)
-        *seeds, gates = tensors
+        *seeds, gates = (
+            {tensor: weights[f"{self.name(slot, module)}.{tensor}"] for tensor in specs}
+            for module, specs in self._modules[slot].items()
+        )
         each = zip(self._kinds[slot], seen, seeds, strict=True)
         made = [
             kind.forward(x, own, self._conv) - x if kind.change is None else kind.change(x, own, self._conv)
@@ -373,14 +383,11 @@ class SeedPool:
             0, rows, torch.cat([values.reshape(len(rows), -1) for values in fresh.values()], dim=1)
         )
 
-    def _owner_weights(
-        self, slot: int, module: str, owners: Tensor | None, weights: Parameters
-    ) -> Parameters:
-        """Tensors of a module, a row for each of these owners; None = everyone."""
+    def _owner_weights(self, slot: int, module: str, owners: Tensor, weights: Parameters) -> Parameters:
+        """Tensors of a module, a row for each of these owners."""
         if not self._count(slot, module):
             return {}
-        flat = weights[self.name(slot, module)]
-        return self._views(slot, module, flat if owners is None else flat.index_select(0, owners))
+        return self._views(slot, module, weights[self.name(slot, module)].index_select(0, owners))
 
     def _views(self, slot: int, module: str, flat: Tensor) -> Parameters:
         """The tensors [k, ...] of a module as views of its numbers [k, P]."""

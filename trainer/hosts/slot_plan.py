@@ -107,16 +107,12 @@ class MaskedRun:
     seeds: SeedPlaces
     blueprints: tuple[tuple[int, int], ...]
     """As in `SlotRun`."""
-    owners: Tensor
-    """int64 [k], whose seed each runs."""
     alpha: Tensor
     """float [R]; 0 where the seed is isolated or absent."""
     gated: Tensor
     """bool [R], audible rows of style GATE."""
-    gate_owners: Tensor | None = None
-    """int64 [R], whose gate each row has; None where the rows are the hosts."""
-    numbers: OwnedNumbers | None = None
-    """Of their weights, in training."""
+    numbers: OwnedNumbers | None
+    """Of the weights of all slots; in the first slot's run alone."""
 
 
 Run = SlotRun | NativeRun | MaskedRun

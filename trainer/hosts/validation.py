@@ -217,6 +217,7 @@ class Validation:
         """
         statistics: Parameters = {}
         *before, last = planned.forks
+        weights = self._pool.take([fork.runs for fork in planned.forks], weights)
         for batches, batch in enumerate(inputs, 1):
             x, first = batch, planned.forks[0].owners
             if first is not None and not self._is_shared:
@@ -310,6 +311,7 @@ class Validation:
         self, x: Tensor, planned: ValidationPass, weights: Parameters, statistics: Parameters
     ) -> Tensor:
         """Logits [R, L, classes] of one chunk of examples."""
+        weights = self._pool.take([fork.runs for fork in planned.forks], weights)
         for i, fork in enumerate(planned.forks):
             tensors = self._model.folded(i, self._weights(i, fork, weights), statistics)
             x = self._branch(i, self._model.eval_block(i, x, *tensors), fork, weights)

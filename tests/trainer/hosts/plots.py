@@ -82,9 +82,10 @@ def plant(population: Population, columns: dict[str, Tensor], round_: int = 1) -
     position = 0
     for slot in range(len(population.slots)):
         for module in [*(kind.name for kind in population.pool.kinds), "gate"]:
-            here = population.pool.owner_mask(module, table)[:, slot]
-            learns = population.pool.learner_masks(table)[module][:, slot]
             name = population.pool.name(slot, module)
+            here, learns = (
+                part[name] for part in (population.pool.owners(table), population.pool.learners(table))
+            )
             weight, momentum = state["weights"][name], state["momentum"][name]
             position += 1
             keys = rng.key(8, rng.Purpose.SEED, torch.arange(len(here)), position)

@@ -15,11 +15,14 @@ from esper_overwatch.protocol.messages.vocabulary import Stage
 from esper_overwatch.trainer.compute.compiler import Compiler
 from esper_overwatch.trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphs
 from esper_overwatch.trainer.hosts import validation
+from esper_overwatch.trainer.hosts.cnn import CNN
 from esper_overwatch.trainer.hosts.contribution_schedule import select_contributions, select_pairs
 from esper_overwatch.trainer.hosts.masked_plan import SHARES, capacities, placed
 from esper_overwatch.trainer.hosts.masked_validation import MaskedTree
 from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.hosts.seed_pool import SeedPool
 from esper_overwatch.trainer.hosts.slot_plan import Topology
+from esper_overwatch.trainer.seeds.image_blueprints import BLUEPRINTS
 from esper_overwatch.trainer.seeds.table import SlotTable
 from tests.cases import mostly_nightly
 from tests.trainer.compute.test_cuda_graphs import record
@@ -112,7 +115,8 @@ def test_tree_has_room_for_what_a_budget_allows(
     measured = select_contributions(topology.blended, np.full(stage.shape, -1), budget)
     pairs = select_pairs(measured, epoch, budget)
     whole = Topology(topology.stage, topology.blueprint, topology.style, measured, pairs)
-    tree = MaskedTree(n, slots, 1, 2 * n, budget)
+    model = CNN((2,) * slots, 1, (1, 2, 2), 2)
+    tree = MaskedTree(n, SeedPool(model, [BLUEPRINTS["norm"]], batch=2), 2 * n, budget)
     for start in (0, n):
         part = whole.rows(start, start + n)
         packed, capacities = tree.pack(part)
