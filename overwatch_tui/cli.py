@@ -61,7 +61,7 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.command(cls=_Command)
+@click.command(cls=_Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name", required=False)
 @click.argument("others", nargs=-1)
 @click.option(

@@ -106,7 +106,7 @@ def test_usage_errors_are_one_line_with_exit_code(arguments: tuple[str, ...], co
 
 
 def test_help_and_version() -> None:
-    assert "--replay" in invoke("--help").output
+    assert "--replay" in invoke("-h").output
     assert "esper-tui" in invoke("--version").output
 
 

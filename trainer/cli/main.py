@@ -36,7 +36,11 @@ from .sweep import sweep
 from .tensorboard import tensorboard
 
 
-@click.group(cls=ErrorGroup, epilog=(__doc__ or "").partition("\n\n")[2].replace("\n", " "))
+@click.group(
+    cls=ErrorGroup,
+    epilog=(__doc__ or "").partition("\n\n")[2].replace("\n", " "),
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name=PROGRAM)
 def main() -> None:
     """Train growing networks in the background and steer the runs.

@@ -185,7 +185,10 @@ def _text(value: Any) -> Any:
     return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
-@click.command(cls=CommandAfterRun, context_settings={"ignore_unknown_options": True})
+@click.command(
+    cls=CommandAfterRun,  # `-h` takes the tag h away
+    context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
+)
 @REQUIRED_RUN
 @click.argument("changes", nargs=-1, metavar="[+TAG | -TAG]...", type=click.UNPROCESSED)
 @click.option("--project", metavar="NAME", help="Put the run into this project; '' takes it out of its one.")

@@ -146,7 +146,7 @@ def test_gone_working_directory_is_one_line(tmp_path: Path, monkeypatch: pytest.
 def test_help_names_every_exit_code() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
     codes = re.findall(r"^\| (\d+) \|", page, re.MULTILINE)
-    told = esper("--help").stdout.partition("Exit codes:")[2]
+    told = esper("-h").stdout.partition("Exit codes:")[2]
     assert re.findall(r"(?:^|;)\s+(\d+) ", told) == codes
 
 

@@ -115,7 +115,7 @@ def test_what_is_no_condition_is_one_line(words: list[str], part: str) -> None:
 
 
 def test_tags_and_notes_change_and_survive_a_resume() -> None:
-    assert esper("tag", "exp-0", "+good", "-baseline", "--project", "mnist").output == (
+    assert esper("tag", "exp-0", "+good", "-baseline", "-hot", "--project", "mnist").output == (
         "exp-0 (project mnist): good\n"
     )
     assert esper("note", "exp-0", "two\nlines").exit_code == 0
