@@ -447,7 +447,7 @@ GATED_ALPHA = FusedFormula(
     1,
     lambda score, alpha, gated: (torch.where(gated, alpha * torch.sigmoid(score), alpha),),
 )
-"""alpha sigmoid(score), or alpha where there is no gate."""
+"""alpha sigmoid(score) of gated rows, alpha of others."""
 GATED_ALPHA_GRADIENT = FusedFormula(
     """template <typename T> void gated_alpha_gradient(T g, T score, T alpha, T gated, T& out) {
         const T opening = T(1) / (T(1) + ::exp(-score));
