@@ -21,6 +21,8 @@ from .link_status import LinkStatus, Outcome
 MIN_CLOCK_OFFSET = 2 * SECOND
 """A smaller difference to the daemon's clock is taken for the way of the message."""
 DRAIN_SECONDS = 0.01
+LATE_SECONDS = 1.0
+"""So long a daemon may take to answer before its process is looked at, which costs a start 20 ms of CPU."""
 _LEASES: dict[str, str] = {}
 """Leases of this terminal by the daemon's boot: they outlive a look at another run."""
 
@@ -112,6 +114,7 @@ class LiveFeed:
         self._offset = 0
         self._heartbeat: object = None
         self._outcome = Outcome()
+        self._began = time.monotonic()
 
     def _reach(self) -> None:
         """Connect before there is a screen: ssh may ask for a passphrase, errors are readable here."""
@@ -177,7 +180,8 @@ class LiveFeed:
             link.trainer = heartbeat.trainer.state
             link.trainer_age_seconds = heartbeat.trainer.beat_age_ms / 1000 + (source.age or 0.0)
         link.problem = source.problem or ""
-        if source.run is not None and self.journal and link.state in ("connecting", "stale", "lost"):
+        is_late = link.state == "connecting" and time.monotonic() - self._began > LATE_SECONDS
+        if self.journal and source.run is not None and (is_late or link.state in ("stale", "lost")):
             from esper_overwatch.protocol.machine.processes import describe_stop  # loads psutil
 
             link.problem = link.problem or describe_stop(source.run.pid)

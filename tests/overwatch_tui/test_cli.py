@@ -134,7 +134,7 @@ def test_an_ended_run_is_shown_as_it_ended(
 
 
 def test_a_stopped_daemon_is_named_with_the_way_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(session, "ANSWER_SECONDS", 1.5)
     words = [sys.executable, "-c", DAEMON, "alpha"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
